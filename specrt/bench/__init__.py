@@ -1,0 +1,1 @@
+"""specrt bench: replay agent conversations, compare, check equality."""

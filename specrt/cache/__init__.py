@@ -1,0 +1,1 @@
+"""KV memory: slots, radix tree, per-sequence page tables."""

@@ -1,0 +1,196 @@
+"""Configuration: one frozen dataclass per subsystem; each default, unit and help text once.
+
+The CLI flags of `specrt serve` are made from these fields (see cli.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from specrt.errors import ConfigError
+
+
+def flag(default: Any, help: str, **metadata: Any) -> Any:
+    """A field that becomes a CLI flag; `metadata` may hold choices, name, metavar, type."""
+    return field(default=default, metadata={"help": help, **metadata})
+
+
+def _check(ok: bool, flag_name: str, expected: str, got: object) -> None:
+    if not ok:
+        raise ConfigError(f"{flag_name}: expected {expected}, got {got!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Which target model, and how it is run."""
+
+    model_path: str | None = flag(
+        None, "transformers folder or .gguf file of the target model (default: the embedded model)"
+    )
+    served_model_name: str | None = flag(None, "name in the API (default: the model's own)")
+    context_length: int | None = flag(None, "context in tokens (default: the model's own)")
+    num_threads: int | None = flag(None, "CPU threads for torch (default: physical cores)")
+
+    def __post_init__(self) -> None:
+        _check(
+            self.context_length is None or self.context_length >= 16,
+            "--context-length",
+            "an integer >= 16",
+            self.context_length,
+        )
+        _check(
+            self.num_threads is None or self.num_threads >= 1,
+            "--num-threads",
+            "an integer >= 1",
+            self.num_threads,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """How much memory the KV cache takes."""
+
+    mem_fraction_static: float = flag(
+        0.5, "share of the free memory that KV slots may take, between 0 and 1"
+    )
+    max_total_tokens: int | None = flag(
+        None, "KV slots in tokens (default: 8 contexts, or what --mem-fraction-static allows)"
+    )
+    check_cache: bool = flag(
+        False, "check the cache law free + cached + held == total after every step (slow)"
+    )
+
+    def __post_init__(self) -> None:
+        _check(
+            0.0 < self.mem_fraction_static <= 1.0,
+            "--mem-fraction-static",
+            "a number above 0 and at most 1",
+            self.mem_fraction_static,
+        )
+        _check(
+            self.max_total_tokens is None or self.max_total_tokens >= 16,
+            "--max-total-tokens",
+            "an integer >= 16",
+            self.max_total_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Who runs when."""
+
+    schedule_policy: Literal["lpm", "fcfs"] = flag(
+        "lpm", "order of waiting requests: longest prefix match first, or first come first served"
+    )
+    max_running_requests: int = flag(32, "requests that run at once")
+    chunked_prefill_size: int = flag(256, "rows in one pass at most (prompt and draft tokens)")
+    max_wait_admissions: int = flag(
+        32, "with lpm, a request passed over this many times goes first (fairness bound)"
+    )
+
+    def __post_init__(self) -> None:
+        _check(
+            self.schedule_policy in ("lpm", "fcfs"),
+            "--schedule-policy",
+            "lpm or fcfs",
+            self.schedule_policy,
+        )
+        for name in ("max_running_requests", "chunked_prefill_size", "max_wait_admissions"):
+            value = getattr(self, name)
+            _check(value >= 1, "--" + name.replace("_", "-"), "an integer >= 1", value)
+
+
+DRAFT_SOURCES = ("forced", "choices", "history")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeConfig:
+    """What drafts, and how much."""
+
+    speculative: Literal["none", "grammar", "eagle"] = flag(
+        "grammar", "drafting: none, or trees from the grammar and the history; eagle needs a head"
+    )
+    draft_sources: str = flag(
+        ",".join(DRAFT_SOURCES),
+        "comma-separated draft sources: forced (text the grammar forces), choices (few tokens"
+        " allowed), history (prompt and output lookup)",
+    )
+    max_tree_rows: int = flag(32, "draft rows of one request in one pass at most")
+
+    def __post_init__(self) -> None:
+        if self.speculative == "eagle":
+            raise ConfigError(
+                "--speculative eagle: needs an EAGLE-3 draft head, which this version cannot load"
+                " yet; use --speculative grammar (trees from the grammar and the history) or none"
+            )
+        _check(
+            self.speculative in ("none", "grammar"),
+            "--speculative",
+            "none, grammar or eagle",
+            self.speculative,
+        )
+        unknown = [s for s in self.sources if s not in DRAFT_SOURCES]
+        _check(not unknown, "--draft-sources", f"some of {','.join(DRAFT_SOURCES)}", unknown)
+        _check(self.max_tree_rows >= 1, "--max-tree-rows", "an integer >= 1", self.max_tree_rows)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The draft sources that are on."""
+        if self.speculative == "none":
+            return ()
+        return tuple(s.strip() for s in self.draft_sources.split(",") if s.strip())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarConfig:
+    """How schemas are enforced."""
+
+    tool_strict_level: Literal["auto", "exact", "lenient"] = flag(
+        "auto",
+        "auto: tools with strict=true exactly, others as far as possible; exact: all; lenient: none",
+    )
+    no_canonical: bool = flag(
+        False, "do not narrow forced text to its canonical tokens (keeps every tokenisation)"
+    )
+
+    def __post_init__(self) -> None:
+        _check(
+            self.tool_strict_level in ("auto", "exact", "lenient"),
+            "--tool-strict-level",
+            "auto, exact or lenient",
+            self.tool_strict_level,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where the API listens."""
+
+    host: str = flag("127.0.0.1", "address to listen on")
+    port: int = flag(8000, "port to listen on")
+    api_key: str | None = flag(None, "bearer token that clients must send (default: none)")
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.port <= 65535, "--port", "an integer from 0 to 65535", self.port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """Everything the engine process needs."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
+    grammar: GrammarConfig = field(default_factory=GrammarConfig)
+
+
+def flatten(config: object) -> dict[str, object]:
+    """All fields of nested config dataclasses in one dict (names are unique across them)."""
+    flat: dict[str, object] = {}
+    for spec in dataclasses.fields(config):  # type: ignore[arg-type]
+        value = getattr(config, spec.name)
+        flat.update(flatten(value) if dataclasses.is_dataclass(value) else {spec.name: value})
+    return flat

@@ -1,0 +1,1 @@
+"""The target model: one lean Llama-family decoder and its weights."""

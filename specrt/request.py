@@ -1,0 +1,143 @@
+"""What one generation is made of: sampling parameters in, outputs out.
+
+Plain data without torch. Dataclasses here cross the process boundary (msgspec encodes them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from specrt.grammars.base import GrammarRecipe
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token is drawn. Values are validated at the public edge (server, LLM).
+
+    Attributes:
+        max_tokens: output tokens at most (>= 1).
+        temperature: 0 is plain argmax.
+        top_p: smallest set of tokens whose probability reaches this; 1 keeps all.
+        top_k: number of most likely tokens kept; 0 keeps all.
+        min_p: tokens below this share of the best token's probability are dropped; 0 keeps all.
+        repetition_penalty: > 0; divides positive and multiplies negative logits of tokens seen in
+            prompt or output; 1 is off.
+        presence_penalty: subtracted once from the logit of each token seen in the output.
+        frequency_penalty: subtracted per occurrence in the output.
+        logit_bias: token id -> added to its logit.
+        stop: strings that end the output; the text is cut before them.
+        stop_token_ids: extra token ids that end the output.
+        ignore_eos: go on after an end-of-sequence token (without a grammar only).
+        seed: noise seed, 64 bits; resolved at admission, kept through retraction.
+        choice_index: which of the n choices this is; part of the noise counter.
+        logprobs: None = none; k >= 0 = the chosen token's logprob and the k best alternatives.
+    """
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int = 0
+    choice_index: int = 0
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """One generation as the engine takes it: n choices are n of these.
+
+    Attributes:
+        request_id: unique among the requests in flight.
+        prompt_token_ids: at least one id.
+        sampling: how tokens are drawn.
+        grammar: what the output must look like; None = free text.
+        namespace: cache namespace (model, head, KV dtype, cache salt): only equal ones share KV.
+    """
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    grammar: GrammarRecipe | None = None
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """The log-probability of one output token.
+
+    Log-softmax after bias, penalties and grammar mask, before temperature and truncation.
+
+    Attributes:
+        token_id: the emitted token.
+        logprob: its log-probability; 0 for a forced token.
+        top: (token id, logprob) of the best alternatives, best first.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """Counts over one request's life so far.
+
+    Attributes:
+        num_prompt_tokens: length of the prompt.
+        num_cached_tokens: prompt tokens taken from the radix cache at first admission.
+        num_output_tokens: tokens emitted, the end-of-sequence token included.
+        num_passes: target passes that produced at least one output token.
+        drafted: draft tokens verified, by source.
+        accepted: draft tokens kept, by source.
+        num_retractions: times the request gave its slots back and was resumed.
+    """
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    num_passes: int = 0
+    drafted: dict[str, int] = field(default_factory=dict)
+    accepted: dict[str, int] = field(default_factory=dict)
+    num_retractions: int = 0
+
+    @property
+    def acceptance_length(self) -> float:
+        """Mean tokens committed per verify pass, bonus included."""
+        return self.num_output_tokens / self.num_passes if self.num_passes else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """What one engine step added to a request.
+
+    Attributes:
+        request_id: the request.
+        token_ids: new output tokens of this step.
+        text: new text; never ends inside a character, never holds part of a matched stop string.
+        logprobs: one per new token when asked for.
+        finish_reason: None while running.
+        error: message when finish_reason is "error".
+        stats: counts so far (a snapshot).
+        stop_cut: True when a stop string cut the text inside a token: the last token ids then reach
+            beyond the text.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    text: str
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    error: str | None = None
+    stats: RequestStats
+    stop_cut: bool = False

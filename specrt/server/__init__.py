@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI wire formats in front of the engine process."""

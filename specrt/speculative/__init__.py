@@ -1,0 +1,1 @@
+"""Drafters, the merged draft tree and its cost model."""
