@@ -1,9 +1,9 @@
-"""DraftTree: candidate continuations of one request, every node with its grammar state.
+r"""DraftTree: candidate continuations of one request, every node with its grammar state.
 
 Bookkeeping only: no torch, no sampling, no decision which candidates are worth a row.
 
           0  last committed token (root)        node:      0   1   2   3
-         / \\                                     parent:   -1   0   0   1
+         / \                                     parent:   -1   0   0   1
         1   2                                    depth:     0   1   1   2
         |
         3
@@ -49,19 +49,31 @@ class DraftTree:
         grammar_node: int = DEAD,
         bucket: int = 0,
     ) -> int:
-        """Add a child, or return the one that `parent` already has for this token.
+        """Add a child, or merge with the one that `parent` already has for this token.
+
+        Merged candidates are one node that belongs to the more confident drafter (the first, if
+        they agree): its probability, source and bucket stay together, so that the outcome is
+        charged to the estimate that ranked the node. Merge only while the node has no children.
 
         Args:
             parent: an existing node.
             token_id: the candidate.
-            probability: chance that the target takes it at `parent`.
+            probability: chance that the target takes it at `parent`, 0 to 1.
             source: name of the drafter.
             grammar_node: state after the token.
             bucket: the drafter's statistics key.
+
+        Returns:
+            The node.
         """
         siblings = self._children[parent]
         if token_id in siblings:
-            return siblings[token_id]
+            node = siblings[token_id]
+            if self.probability[parent] * probability > self.probability[node]:
+                assert not self._children[node], "probabilities below the node would be stale"
+                self.probability[node] = self.probability[parent] * probability
+                self.source[node], self.bucket[node] = source, bucket
+            return node
         node = len(self.token_ids)
         siblings[token_id] = node
         self.token_ids.append(token_id)
@@ -95,14 +107,13 @@ class DraftTree:
         kept = DraftTree(self.token_ids[0], self.grammar_node[0])
         new_id = {0: 0}
         for node in nodes:
-            parent = new_id[self.parent[node]]
-            above = kept.probability[parent]
             new_id[node] = kept.add(
-                parent,
+                new_id[self.parent[node]],
                 self.token_ids[node],
-                self.probability[node] / above if above else 0.0,
+                0.0,
                 self.source[node],
                 self.grammar_node[node],
                 self.bucket[node],
             )
+            kept.probability[new_id[node]] = self.probability[node]
         return kept

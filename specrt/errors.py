@@ -8,6 +8,7 @@ SpecrtError
         ToolChoiceError     tool_choice does not fit the tools
     OverloadedError (429)   the queue is full
     EngineError (500)       the engine failed; the request is not at fault
+    GrammarError (500)      the grammar of one request failed; only that request ends
 
 A message says what was expected, what came and what to do.
 """
@@ -73,5 +74,14 @@ class OverloadedError(RequestError):
 
 class EngineError(SpecrtError):
     """The engine failed; answered with HTTP 500."""
+
+    status = 500
+
+
+class GrammarError(SpecrtError):
+    """The grammar of one request cannot go on: a limit was reached or no token is allowed.
+
+    Only that request ends, with an error. Going on without the constraint is never the answer.
+    """
 
     status = 500

@@ -1,0 +1,255 @@
+"""From messages and tools to the text that the model reads.
+
+The model's own chat template is used wherever it can be; for tools, tool calls and tool results
+only if it prints calls exactly as the tool-call format does. Otherwise the format's own template
+serves. Rendering depends on nothing but roles, texts, calls and tool declarations.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from specrt.errors import ConfigError, RequestError
+from specrt.grammars.formats import ToolFormat
+from specrt.grammars.messages import Message
+from specrt.grammars.special_text import Rendering, SpecialText
+from specrt.grammars.tools import Tool
+
+_log = logging.getLogger(__name__)
+
+# What a template may raise on input it does not like: its own refusals and Python's.
+_TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError)
+
+
+class _JsonObject(dict[str, object]):
+    """Parsed call arguments that `tojson` prints as they were written."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(json.loads(text, parse_int=_parse_int))
+        self._text = text
+
+
+def _parse_int(digits: str) -> float:
+    # int() refuses thousands of digits; what `tojson` prints is the text anyway.
+    return int(digits) if len(digits) < 400 else float(digits)
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what the model wrote, for training; it prints its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _compile(source: str) -> jinja2.Template:
+    def to_json(
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        if isinstance(value, _JsonObject) and not (ensure_ascii or indent or separators):
+            return value._text
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    # No strftime_now: a date in the prompt would end every cached prefix at midnight. Templates
+    # test for it and fall back to a fixed date.
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = _raise_exception
+    return environment.from_string(source)
+
+
+class ChatRenderer:
+    """Renders conversations for one model and one tool-call format.
+
+    Args:
+        chat_template: the model's own template (Jinja), if it has one.
+        tool_format: how calls are written.
+        special_tokens: texts of all special tokens of the tokenizer.
+        bos_token: as templates read it.
+        eos_token: as templates read it.
+
+    Raises:
+        ConfigError: the model's own template is not valid Jinja.
+    """
+
+    def __init__(
+        self,
+        chat_template: str | None,
+        tool_format: ToolFormat,
+        *,
+        special_tokens: Sequence[str],
+        bos_token: str = "",
+        eos_token: str = "",
+    ) -> None:
+        self.tool_format = tool_format
+        self._special_tokens = tuple(special_tokens)
+        self._sources = [chat_template or "", tool_format.template_source()]
+        self._variables: dict[str, object] = {
+            "bos_token": bos_token,
+            "eos_token": eos_token,
+            "format": tool_format,
+            "default_system": "",
+        }
+        self._fallback = _compile(self._sources[1])
+        self._has_fallback = set(tool_format.template_tokens) <= set(special_tokens)
+        self._own: jinja2.Template | None = None
+        self.uses_own_tools = False
+        if chat_template:
+            try:
+                self._probe(_compile(chat_template))
+            except jinja2.TemplateSyntaxError as error:
+                raise ConfigError(
+                    f"the model's chat template: expected Jinja, got an error in line"
+                    f" {error.lineno}: {error.message}"
+                ) from None
+
+    def _probe(self, own: jinja2.Template) -> None:
+        """Find out by use what the model's template can do."""
+        try:
+            user = {"role": "user", "content": "probe question"}
+            plain = own.render(self._variables, messages=[user], add_generation_prompt=True)
+            if user["content"] not in plain:
+                raise ValueError("it does not print the user's message")
+        except _TEMPLATE_ERRORS as error:
+            _log.warning("the model's chat template cannot be used: %s", error)
+            return
+        self._own = own
+        self._variables["default_system"] = self._probe_system(own)
+        self.uses_own_tools = self._probe_tools(own)
+
+    def _probe_system(self, own: jinja2.Template) -> str:
+        """The system text that the template writes when the conversation has none."""
+        marker = "probe system"
+        user = {"role": "user", "content": "probe question"}
+        system = {"role": "system", "content": marker}
+        try:
+            given = own.render(self._variables, messages=[system, user])
+            absent = own.render(self._variables, messages=[user])
+        except _TEMPLATE_ERRORS:
+            return ""
+        before, found, after = given.partition(marker)
+        fits = found and absent.startswith(before) and absent.endswith(after)
+        return absent[len(before) : len(absent) - len(after)] if fits else ""
+
+    def _probe_tools(self, own: jinja2.Template) -> bool:
+        """Does the template print declarations, results, and calls as the format writes them?"""
+        function = {"name": "probe_tool", "description": "d", "parameters": {"type": "object"}}
+        call = {"name": "probe_name", "arguments": _JsonObject('{"a": 1.50}')}
+        messages = [
+            {"role": "user", "content": "probe question"},
+            {"role": "assistant", "content": "", "tool_calls": [{"function": call}]},
+            {"role": "tool", "content": "probe result"},
+        ]
+        try:
+            text = own.render(
+                self._variables,
+                messages=messages,
+                tools=[{"type": "function", "function": function}],
+            )
+        except _TEMPLATE_ERRORS:
+            return False
+        expected = self.tool_format.call_text("probe_name", '{"a": 1.50}')
+        return all(part in text for part in ("probe_tool", "probe result", expected))
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        *,
+        add_generation_prompt: bool = True,
+    ) -> Rendering:
+        """The text of a conversation.
+
+        Args:
+            messages: at least one message.
+            tools: the tools to declare.
+            add_generation_prompt: end with the beginning of an assistant turn.
+
+        Raises:
+            RequestError: neither the model's template nor the format's can render it, or the
+                template refuses the conversation.
+        """
+        template = self._template(messages, tools)
+        outside = [*self._sources, *(part for m in messages for part in _texts(m))]
+        outside += [json.dumps(tool.declaration, ensure_ascii=False) for tool in tools]
+        special = SpecialText(self._special_tokens, outside)
+        try:
+            text = template.render(
+                self._variables,
+                messages=[_template_message(m, self.tool_format, special) for m in messages],
+                tools=[special.broken_json(tool.declaration) for tool in tools] or None,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except _TEMPLATE_ERRORS as error:
+            raise RequestError(
+                f"messages: the model's chat template refuses this conversation: {error}",
+                param="messages",
+            ) from None
+        return special.resolve(special.spelled(text))
+
+    def _template(self, messages: Sequence[Message], tools: Sequence[Tool]) -> jinja2.Template:
+        needs_tools = bool(tools) or any(m.calls or m.role == "tool" for m in messages)
+        if self._own and (self.uses_own_tools or not needs_tools):
+            return self._own
+        if not self._has_fallback:
+            param = "tools" if self._own else "messages"
+            raise RequestError(
+                f"{param}: this model's chat template cannot render"
+                f" {'tools and tool calls' if self._own else 'messages'}, and the"
+                f" {self.tool_format.name!r} template needs the special tokens"
+                f" {' '.join(self.tool_format.template_tokens)}, which the model does not have;"
+                " use another model",
+                param=param,
+            )
+        return self._fallback
+
+
+def _texts(message: Message) -> list[str]:
+    parts = [message.content, message.name or ""]
+    return parts + [part for call in message.calls for part in (call.name, call.styled)]
+
+
+def _template_message(
+    message: Message, tool_format: ToolFormat, special: SpecialText
+) -> dict[str, object]:
+    content = special.broken(message.content)
+    calls = [(special.broken(c.name), special.broken(c.styled)) for c in message.calls]
+    prepared: dict[str, object] = {
+        "role": message.role,
+        "content": content,
+        "text": tool_format.turn_text(content, calls),
+    }
+    if calls:
+        prepared["tool_calls"] = [
+            {"type": "function", "function": {"name": name, "arguments": _JsonObject(arguments)}}
+            for name, arguments in calls
+        ]
+    if message.name is not None:
+        prepared["name"] = special.broken(message.name)
+    return prepared

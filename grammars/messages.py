@@ -1,0 +1,189 @@
+"""The messages of a chat request, read from the OpenAI shape.
+
+Call ids, cache hints, legacy fields that are null and anything else that the model does not see is
+dropped here, so nothing behind this file can depend on it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from specrt.errors import RequestError
+from specrt.grammars.formats import ToolFormat
+from specrt.grammars.json_style import repair_surrogates, restyle
+from specrt.grammars.tools import check_depth, shown
+
+Role = Literal["system", "user", "assistant", "tool"]
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+
+
+class Call(NamedTuple):
+    """One tool call of an assistant message.
+
+    Attributes:
+        name: the function's name.
+        arguments: its arguments as the client sent them.
+        styled: the same JSON in the style of the tool-call format; equal to `arguments` when the
+            client sent back what the format generates.
+    """
+
+    name: str
+    arguments: str
+    styled: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message as the model sees it.
+
+    Attributes:
+        role: who speaks.
+        content: the text; "" when the client sent null or nothing.
+        calls: the calls of an assistant message.
+        name: name of the speaker, if given (some templates print it).
+    """
+
+    role: Role
+    content: str
+    calls: tuple[Call, ...] = ()
+    name: str | None = None
+
+
+def read_messages(messages: object, tool_format: ToolFormat) -> list[Message]:
+    """Read and check the `messages` of a chat request.
+
+    Args:
+        messages: the JSON value of the field.
+        tool_format: states the style of call arguments.
+
+    Raises:
+        RequestError: something else came; `param` is the path of the field (`messages[3].role`).
+    """
+    if not isinstance(messages, list) or not messages:
+        raise _error("messages", "a list of at least one message", messages)
+    read: list[Message] = []
+    for index, value in enumerate(messages):
+        message = _read_message(value, f"messages[{index}]", tool_format)
+        if message.role == "tool":
+            asked = next((m for m in reversed(read) if m.role != "tool"), None)
+            if asked is None or not asked.calls:
+                raise _error(
+                    f"messages[{index}].role",
+                    "a tool message only behind the assistant message whose tool_calls it answers",
+                    "tool",
+                )
+        read.append(message)
+    return read
+
+
+def _read_message(message: object, path: str, tool_format: ToolFormat) -> Message:
+    if not isinstance(message, dict):
+        raise _error(path, "an object with role and content", message)
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _ROLES:
+        raise _error(f"{path}.role", f"one of {', '.join(_ROLES)}", role)
+    calls: tuple[Call, ...] = ()
+    if role == "assistant":
+        if message.get("function_call") is not None:
+            raise _error(f"{path}.function_call", "null (use tool_calls)", message["function_call"])
+        calls = _read_calls(message.get("tool_calls"), f"{path}.tool_calls", tool_format)
+    content = message.get("content")
+    if content is None and not calls:
+        what = "text or tool_calls" if role == "assistant" else "text or a list of text parts"
+        raise _error(f"{path}.content", what, content)
+    name = message.get("name")
+    if name is not None and not isinstance(name, str):
+        raise _error(f"{path}.name", "text", name)
+    return Message(
+        role=_ROLES[role],
+        content=_read_content(content, f"{path}.content"),
+        calls=calls,
+        name=None if name is None else repair_surrogates(name),
+    )
+
+
+def _read_content(content: object, path: str) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return repair_surrogates(content)
+    if not isinstance(content, list):
+        raise _error(path, "text or a list of text parts", content)
+    texts = []
+    for index, part in enumerate(content):
+        kind = part.get("type") if isinstance(part, dict) else part
+        if not isinstance(part, dict) or kind != "text":
+            raise _error(f"{path}[{index}].type", "'text' (this model reads only text)", kind)
+        if not isinstance(part.get("text"), str):
+            raise _error(f"{path}[{index}].text", "text", part.get("text"))
+        texts.append(part["text"])
+    return repair_surrogates("".join(texts))
+
+
+def _read_calls(calls: object, path: str, tool_format: ToolFormat) -> tuple[Call, ...]:
+    if calls is None:
+        return ()
+    if not isinstance(calls, list):
+        raise _error(path, "a list of calls", calls)
+    return tuple(
+        _read_call(call, f"{path}[{index}]", tool_format) for index, call in enumerate(calls)
+    )
+
+
+def _read_call(call: object, path: str, tool_format: ToolFormat) -> Call:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict):
+        raise _error(f"{path}.function", "an object with name and arguments", function)
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise _error(f"{path}.function.name", "the name of a function", name)
+    path += ".function.arguments"
+    arguments = function.get("arguments")
+    if isinstance(arguments, dict):
+        check_depth(arguments, path)
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    if not isinstance(arguments, str):
+        raise _error(path, "the JSON text of an object", arguments)
+    text = repair_surrogates(arguments)
+    _check_arguments(text, path)
+    return Call(
+        name=repair_surrogates(name),
+        arguments=text,
+        styled=restyle(
+            text or "{}",
+            item_separator=tool_format.item_separator,
+            key_separator=tool_format.key_separator,
+        ),
+    )
+
+
+def _check_arguments(text: str, path: str) -> None:
+    if not text:  # how several servers and SDKs write a call without arguments
+        return
+    try:
+        # Numbers stay text: only the spelling matters, and int() refuses very long ones.
+        value = json.loads(text, parse_int=str, parse_float=str, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(
+            f"{path}: expected the JSON text of an object, got {shown(text)} ({error}); a call that"
+            " was cut by max_tokens cannot be sent back",
+            param=path,
+        ) from None
+    if not isinstance(value, dict):
+        raise _error(path, "the JSON text of an object", text)
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _error(path: str, expected: str, got: object) -> RequestError:
+    return RequestError(f"{path}: expected {expected}, got {shown(got)}", param=path)

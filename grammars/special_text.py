@@ -1,0 +1,148 @@
+"""Keeps special-token text inside message content from becoming special tokens.
+
+`<|im_end|>` in a web page that a tool returned must stay text. Before rendering, a private-use
+character breaks every special-token text inside the messages; afterwards whatever special-token
+text is left whole was written by the template, and the breaks are taken out again. This works for
+any template: content without special-token text is not altered at all, and a break stands inside a
+word, where trimming and splitting do not see it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+_PRIVATE_USE = range(0xE000, 0xF8FF)
+
+
+class Segment(NamedTuple):
+    """Text that can be tokenised on its own: it begins at a special token or after spliced ids.
+
+    Attributes:
+        special: special-token text that the template wrote, "" for none.
+        text: what follows, up to the next one.
+        is_literal: `text` holds special-token text that came with the messages and must be
+            tokenised as plain text.
+    """
+
+    special: str
+    text: str
+    is_literal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rendering:
+    """A rendered conversation.
+
+    Attributes:
+        text: what the model reads.
+        specials: (start, end) offsets of the special tokens that the template wrote, ascending.
+        breaks: offsets inside special-token text that came with the messages, ascending.
+    """
+
+    text: str
+    specials: tuple[tuple[int, int], ...]
+    breaks: tuple[int, ...]
+
+    def next_special(self, start: int) -> int:
+        """Offset of the first special token at or behind `start`; the length when there is none."""
+        index = bisect_right(self.specials, (start - 1, len(self.text) + 1))
+        return self.specials[index][0] if index < len(self.specials) else len(self.text)
+
+    def segments(self, start: int = 0, end: int | None = None) -> list[Segment]:
+        """Cut text[start:end] in front of each special token; no special token may be cut."""
+        end = len(self.text) if end is None else end
+        if start >= end:
+            return []
+        first = bisect_right(self.specials, (start - 1, len(self.text) + 1))
+        last = bisect_right(self.specials, (end - 1, len(self.text) + 1))
+        spans = list(self.specials[first:last])
+        if start < (spans[0][0] if spans else end):
+            spans.insert(0, (start, start))
+        stops = [span[0] for span in spans[1:]] + [end]
+        return [
+            Segment(self.text[a:b], self.text[b:stop], self._has_break(b, stop))
+            for (a, b), stop in zip(spans, stops, strict=True)
+            if a < stop
+        ]
+
+    def _has_break(self, start: int, end: int) -> bool:
+        index = bisect_right(self.breaks, start)
+        return index < len(self.breaks) and self.breaks[index] <= end
+
+
+class SpecialText:
+    """Breaks special-token text in the values of one conversation, and takes the breaks out.
+
+    Args:
+        special_tokens: texts of the tokenizer's special tokens.
+        values: everything from outside that a template may print (for choosing a character that
+            does not occur).
+    """
+
+    def __init__(self, special_tokens: Sequence[str], values: Iterable[object] = ()) -> None:
+        self._tokens = sorted(filter(None, special_tokens), key=len, reverse=True)
+        whole = "|".join(map(re.escape, self._tokens)) or r"(?!)"
+        self._whole = re.compile(whole, re.DOTALL)
+        self._starts = re.compile(f"(?=(?:{whole}))(.)", re.DOTALL)
+        self._beginnings = {
+            token[:length] for token in self._tokens for length in range(1, len(token))
+        }
+        self._max_beginning = max(map(len, self._beginnings), default=0)
+        self._mark = self._choose_mark(values)
+
+    def _choose_mark(self, values: Iterable[object]) -> str:
+        taken: set[str] = set()
+        for value in values:
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            if not text.isascii():
+                taken.update(char for char in set(text) if ord(char) in _PRIVATE_USE)
+        return next(chr(code) for code in _PRIVATE_USE if chr(code) not in taken)
+
+    def broken(self, text: str) -> str:
+        """`text` with a break inside every special-token text.
+
+        A beginning of one at the very end is broken too: the template may put two texts together.
+        """
+        cuts: set[int] = set()
+        if any(token in text for token in self._tokens):
+            cuts.update(match.end(1) for match in self._starts.finditer(text))
+        for start in range(max(0, len(text) - self._max_beginning), len(text)):
+            if text[start:] in self._beginnings:
+                cuts.add(start + 1)
+        if not cuts:
+            return text
+        stops = [0, *sorted(cuts), len(text)]
+        return self._mark.join(text[a:b] for a, b in pairwise(stops))
+
+    def broken_json(self, value: object) -> object:
+        """A JSON value with a break inside every special-token text, keys included."""
+        if isinstance(value, str):
+            return self.broken(value)
+        if isinstance(value, Mapping):
+            return {self.broken(str(k)): self.broken_json(v) for k, v in value.items()}
+        if isinstance(value, list):
+            return [self.broken_json(item) for item in value]
+        return value
+
+    def spelled(self, text: str) -> str:
+        r"""JSON text with a break that was escaped as \uXXXX made a character again."""
+        return text.replace(f"\\u{ord(self._mark):04x}", self._mark)
+
+    def resolve(self, rendered: str) -> Rendering:
+        """Take the breaks out of a template's output."""
+        breaks = [match.start() for match in re.finditer(self._mark, rendered)]
+        specials = []
+        for match in self._whole.finditer(rendered):
+            shift = bisect_right(breaks, match.start())
+            specials.append((match.start() - shift, match.end() - shift))
+        return Rendering(
+            text=rendered.replace(self._mark, ""),
+            specials=tuple(specials),
+            breaks=tuple(offset - index for index, offset in enumerate(breaks)),
+        )

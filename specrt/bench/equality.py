@@ -1,0 +1,341 @@
+"""`specrt bench equality`: speculation, batch and cache must not change a single token.
+
+Every request runs with every set of draft sources, at temperature 0 and 1, alone and in a batch.
+The reference is plain decoding, one request at a time. Where outputs part, the scores there are
+computed anew: attention over other shapes rounds differently, so two scores closer than TIE_GAP may
+change places, or a token so close to an edge of the support may cross it. Anything else is a
+failure.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from specrt.bench.environment import describe, environment
+from specrt.bench.generator import Case, EngineGenerator, Generation, Generator, engine_config
+from specrt.bench.options import EqualityOptions
+from specrt.bench.report import columns, write_json
+from specrt.bench.traces import load_traces
+from specrt.bench.validity import check_calls
+from specrt.errors import ConfigError
+from specrt.request import EngineRequest, SamplingParams
+
+if TYPE_CHECKING:
+    from specrt.sampling import Tie
+
+# Scores this close may change places by rounding.
+TIE_GAP = 1e-3
+# Share of the requests that may have a tie.
+MAX_TIED_SHARE = 0.01
+SOURCES = {
+    "none": "",
+    "forced,choices": "forced,choices",
+    "history": "history",
+    "all": "forced,choices,history",
+}
+TEMPERATURES = (0.0, 1.0)
+REFERENCE = "none"
+# KV slots of one engine: enough to keep every prompt of a run cached on a small machine.
+_MAX_TOTAL_TOKENS = 49_152
+
+
+class Key(NamedTuple):
+    """One way to run all requests."""
+
+    sources: str
+    temperature: float
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where an output leaves the reference.
+
+    Attributes:
+        case: name of the request.
+        run: draft sources, temperature and batch size.
+        position: output tokens before the first that differs.
+        token_ids: the reference's token and the other; -1 where an output ended.
+        kind: what the gap is between: the two best scores, or a token and the edge of top-k, top-p
+            or min-p; "unknown" when it cannot be computed.
+        gap: distance in score, log-probability or probability mass.
+    """
+
+    case: str
+    run: Key
+    position: int
+    token_ids: tuple[int, int]
+    kind: str
+    gap: float | None
+
+    @property
+    def is_tie(self) -> bool:
+        """May rounding explain it?"""
+        return self.gap is not None and self.gap < TIE_GAP
+
+
+@dataclass(slots=True)
+class EqualityReport:
+    """What was found.
+
+    Attributes:
+        num_requests: requests per run.
+        num_runs: ways they were run.
+        divergences: every output that left the reference.
+        calls: verdict -> finished calls, over all runs.
+        broken_calls: the calls that break their schema.
+        errors: requests that failed, and slots that leaked.
+    """
+
+    num_requests: int
+    num_runs: int = 0
+    divergences: list[Divergence] = field(default_factory=list)
+    calls: dict[str, int] = field(default_factory=dict)
+    broken_calls: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def max_tied_requests(self) -> int:
+        """Requests that may have a tie."""
+        return int(self.num_requests * MAX_TIED_SHARE)
+
+    @property
+    def is_equal(self) -> bool:
+        """Are all outputs the reference's, but for few enough ties?"""
+        tied = {divergence.case for divergence in self.divergences}
+        return all(d.is_tie for d in self.divergences) and len(tied) <= self.max_tied_requests
+
+    @property
+    def is_passed(self) -> bool:
+        """Equal, no broken call, no error."""
+        return self.is_equal and not self.broken_calls and not self.errors
+
+
+def run(options: EqualityOptions) -> int:
+    """Compare, print, write the JSON.
+
+    Returns:
+        0 when everything is equal and valid, else 1.
+
+    Raises:
+        ConfigError: no traces, no model, or --json cannot be written.
+    """
+    traces = load_traces(options.traces)
+    env = environment()
+    print(describe(env))
+
+    def open_generator(sources: str) -> EngineGenerator:
+        return EngineGenerator(
+            engine_config(
+                options.model_path,
+                sources,
+                num_threads=options.num_threads,
+                max_total_tokens=_MAX_TOTAL_TOKENS,
+                check_cache=True,
+            )
+        )
+
+    reference = open_generator(SOURCES[REFERENCE])
+    cases = reference.cases(traces, options.requests, options.max_prompt_tokens)
+    if len(cases) < options.requests:
+        raise ConfigError(
+            f"--requests: the traces hold {len(cases)} requests of at most"
+            f" {options.max_prompt_tokens} prompt tokens, not {options.requests}"
+        )
+    report = compare_all(
+        reference,
+        open_generator,
+        cases,
+        max_tokens=options.max_tokens,
+        batch_size=options.batch_size,
+        seed=options.seed,
+        progress=lambda text: print(text, file=sys.stderr, flush=True),
+    )
+    print(render(report))
+    if options.json is not None:
+        document = {"environment": env, "options": asdict(options), "passed": report.is_passed}
+        write_json(options.json, document | asdict(report))
+    return 0 if report.is_passed else 1
+
+
+def compare_all(
+    reference: Generator,
+    open_generator: Callable[[str], Generator],
+    cases: list[Case],
+    *,
+    max_tokens: int,
+    batch_size: int,
+    seed: int,
+    progress: Callable[[str], object] = lambda text: None,
+) -> EqualityReport:
+    """Run every case in every way and compare with `reference`, one request at a time.
+
+    Args:
+        reference: plain decoding; asked again about every divergence.
+        open_generator: makes a generator with the draft sources given; one at a time is kept.
+        cases: the requests.
+        max_tokens: output tokens at most.
+        batch_size: size of the batched runs.
+        seed: request i takes seed + i.
+        progress: called before every run.
+    """
+    report = EqualityReport(num_requests=len(cases))
+    expected: dict[float, list[Generation]] = {}
+    for name, sources in SOURCES.items():
+        generator = reference if name == REFERENCE else open_generator(sources)
+        for temperature in TEMPERATURES:
+            requests = [
+                case.sampled(_sampling(i, temperature, max_tokens, seed))
+                for i, case in enumerate(cases)
+            ]
+            for size in (1, batch_size):
+                key = Key(name, temperature, size)
+                progress(f"{name}, temperature {temperature:g}, batch {size}")
+                outputs = generator.generate(requests, size)
+                report.num_runs += 1
+                _judge(report, generator, key, cases, requests, outputs)
+                if temperature not in expected:
+                    expected[temperature] = outputs
+                    continue
+                report.divergences += _divergences(
+                    reference, key, cases, requests, expected[temperature], outputs
+                )
+        leak = generator.leak()
+        if leak is not None:
+            report.errors.append(f"{name}: slots leaked: {leak}")
+        del generator
+        gc.collect()
+    return report
+
+
+def _sampling(index: int, temperature: float, max_tokens: int, seed: int) -> SamplingParams:
+    """Every other sampled request also has edges that a token may fall on."""
+    has_edges = temperature > 0 and index % 2 == 1
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_p=0.9 if has_edges else 1.0,
+        top_k=50 if has_edges else 0,
+        seed=seed + index,
+    )
+
+
+def _judge(
+    report: EqualityReport,
+    generator: Generator,
+    key: Key,
+    cases: list[Case],
+    requests: Sequence[EngineRequest],
+    outputs: list[Generation],
+) -> None:
+    """Count verdicts, broken calls and failed requests of one run."""
+    for case, request, output in zip(cases, requests, outputs, strict=True):
+        if output.error is not None:
+            report.errors.append(f"{key}: {case.name}: {output.error}")
+        checks = check_calls(
+            generator.calls(output.text),
+            case.tools,
+            is_cut=output.finish_reason != "stop",
+            unenforced=generator.unenforced(request),
+        )
+        for check in checks:
+            report.calls[check.verdict] = report.calls.get(check.verdict, 0) + 1
+            if check.verdict in ("invalid", "not_json", "unknown_tool"):
+                report.broken_calls.append(f"{key}: {case.name}: {check.verdict}: {check.reason}")
+
+
+def _divergences(
+    reference: Generator,
+    key: Key,
+    cases: list[Case],
+    requests: Sequence[EngineRequest],
+    expected: list[Generation],
+    outputs: list[Generation],
+) -> list[Divergence]:
+    found = []
+    for case, request, want, got in zip(cases, requests, expected, outputs, strict=True):
+        if want.token_ids == got.token_ids:
+            continue
+        pair = zip(want.token_ids, got.token_ids, strict=False)
+        shorter = min(len(want.token_ids), len(got.token_ids))
+        position = next((i for i, (a, b) in enumerate(pair) if a != b), shorter)
+        tokens = (_at(want.token_ids, position), _at(got.token_ids, position))
+        tie = closest_tie(reference, request, want.token_ids[:position], tokens)
+        kind, gap = (tie.kind, tie.gap) if tie is not None else ("unknown", None)
+        found.append(Divergence(case.name, key, position, tokens, kind, gap))
+    return found
+
+
+def _at(token_ids: list[int], position: int) -> int:
+    return token_ids[position] if position < len(token_ids) else -1
+
+
+def closest_tie(
+    reference: Generator,
+    request: EngineRequest,
+    prefix: list[int],
+    token_ids: tuple[int, int],
+) -> Tie | None:
+    """How close the decision behind `prefix` was, from the reference's own scores.
+
+    The log-probabilities of the whole vocabulary stand for the processed row: they differ from it
+    by a constant, and are asked for again, since logits never leave the engine.
+
+    Returns:
+        The closest tie at any distance; None when an output ended without an end token, or the
+        reference does not come to this point again.
+    """
+    import torch
+
+    from specrt.sampling import TokenHistory, near_tie
+
+    if -1 in token_ids:
+        return None
+    sampling = replace(request.sampling, max_tokens=len(prefix) + 1, logprobs=reference.vocab_size)
+    (again,) = reference.generate([replace(request, sampling=sampling)], 1)
+    if again.token_ids[: len(prefix)] != prefix or len(again.logprobs) <= len(prefix):
+        return None
+    row = torch.full((reference.vocab_size,), -math.inf)
+    for token_id, logprob in again.logprobs[len(prefix)].top:
+        row[token_id] = logprob
+    # Bias and penalties are in the row already.
+    draw = SamplingParams(
+        max_tokens=1,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+        choice_index=sampling.choice_index,
+    )
+    position = len(request.prompt_token_ids) + len(prefix)
+    history = TokenHistory([], 0, draw)
+    return near_tie(row, draw, history, None, position, token_ids, tolerance=math.inf)
+
+
+def render(report: EqualityReport) -> str:
+    """The report as text; every divergence with its gap."""
+    tied = {d.case for d in report.divergences if d.is_tie}
+    rows = [
+        ["requests x runs", f"{report.num_requests} x {report.num_runs}"],
+        ["outputs that differ", str(len(report.divergences))],
+        ["requests with a tie (allowed)", f"{len(tied)} ({report.max_tied_requests})"],
+        ["differences that are no tie", str(sum(not d.is_tie for d in report.divergences))],
+        ["finished calls valid", str(report.calls.get("valid", 0))],
+        ["... broken only in keywords named unenforced", str(report.calls.get("unenforced", 0))],
+        ["calls that break their schema", str(len(report.broken_calls))],
+        ["failed requests and leaks", str(len(report.errors))],
+        ["result", "passed" if report.is_passed else "FAILED"],
+    ]
+    lines = [columns(rows)]
+    for d in report.divergences:
+        gap = d.kind if d.gap is None else f"gap {d.gap:.2e} ({d.kind})"
+        word = "tie" if d.is_tie else "DIFFERS"
+        run_text = f"{d.run.sources}, T={d.run.temperature:g}, batch {d.run.batch_size}"
+        lines.append(f"{word}: {d.case}: {run_text}: token {d.position}: {d.token_ids}, {gap}")
+    return "\n".join([*lines, *report.broken_calls, *report.errors])

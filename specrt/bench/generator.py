@@ -1,0 +1,230 @@
+"""The engine in this process, as the in-process benchmarks see it: cases in, token ids out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from specrt.bench.traces import Trace
+from specrt.config import CacheConfig, EngineConfig, ModelConfig, SpeculativeConfig
+from specrt.errors import EngineError, RequestError
+from specrt.request import EngineRequest, RequestStats, SamplingParams, TokenLogprob
+
+if TYPE_CHECKING:
+    from specrt.engine import LLMEngine
+    from specrt.grammars.formats import ToolFormat
+    from specrt.grammars.prompt_builder import PromptBuilder
+    from specrt.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One request made from a recorded conversation, without its sampling.
+
+    Attributes:
+        name: trace id and message index.
+        request: prompt and grammar; `sampling` is a placeholder.
+        tools: the OpenAI tools, to judge the calls with.
+    """
+
+    name: str
+    request: EngineRequest
+    tools: list[dict[str, Any]]
+
+    def sampled(self, sampling: SamplingParams) -> EngineRequest:
+        """The request with these sampling parameters."""
+        return replace(self.request, sampling=sampling)
+
+
+@dataclass(slots=True)
+class Generation:
+    """One finished output.
+
+    Attributes:
+        token_ids: all output tokens, the one that ended it included.
+        text: their text without the end token's.
+        finish_reason: stop, length or error.
+        error: message when finish_reason is "error".
+        stats: the engine's counts.
+        logprobs: one per token when asked for.
+    """
+
+    token_ids: list[int]
+    text: str
+    finish_reason: str
+    error: str | None
+    stats: RequestStats
+    logprobs: list[TokenLogprob]
+
+
+class Generator(Protocol):
+    """What the benchmarks need of an engine."""
+
+    vocab_size: int
+
+    def generate(self, requests: Sequence[EngineRequest], batch_size: int) -> list[Generation]:
+        """Run requests, up to `batch_size` at once; results in the order of the requests."""
+        ...
+
+    def calls(self, text: str) -> list[dict[str, Any]]:
+        """The calls in an output, in wire form."""
+        ...
+
+    def unenforced(self, request: EngineRequest) -> list[dict[str, str]]:
+        """`tool` and `keyword` of what the request's grammar does not enforce."""
+        ...
+
+    def leak(self) -> str | None:
+        """Which slots someone still holds though nothing runs; None = none."""
+        ...
+
+
+class EngineGenerator:
+    """An `LLMEngine` as a `Generator`."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        from specrt.engine import LLMEngine
+
+        self.engine: LLMEngine = LLMEngine(config)
+        self.vocab_size = self.engine.worker.model.config.vocab_size
+        self._ids = itertools.count()
+        self._format, self._prompts = _prompt_builder(self.engine.tokenizer)
+
+    def cases(self, traces: list[Trace], limit: int, max_prompt_tokens: int) -> list[Case]:
+        """Make up to `limit` cases, one assistant turn of each trace at a time.
+
+        Turns that called must call; every fourth of those may. What the engine refuses (a prompt
+        that is too long, a schema that is none) is left out.
+        """
+        cases: list[Case] = []
+        turns = [
+            [i for i, message in enumerate(trace.messages) if message["role"] == "assistant"]
+            for trace in traces
+        ]
+        for depth in range(max((len(positions) for positions in turns), default=0)):
+            for trace, positions in zip(traces, turns, strict=True):
+                if len(cases) == limit:
+                    return cases
+                if depth < len(positions):
+                    must_call = bool(trace.messages[positions[depth]].get("tool_calls"))
+                    must_call = must_call and len(cases) % 4 != 3
+                    case = self._case(trace, positions[depth], must_call)
+                    if case and len(case.request.prompt_token_ids) <= max_prompt_tokens:
+                        cases.append(case)
+        return cases
+
+    def _case(self, trace: Trace, position: int, must_call: bool) -> Case | None:
+        from specrt.grammars.recipes import build_recipe
+
+        choice = None if not trace.tools else "required" if must_call else "auto"
+        try:
+            prompt = self._prompts.build(trace.messages[:position], trace.tools)
+            recipe = build_recipe(trace.tools, tool_choice=choice)
+            if recipe is not None:
+                self.engine.worker.compiler.compile(recipe)
+        except RequestError:
+            return None
+        request = EngineRequest(
+            request_id="",
+            prompt_token_ids=prompt.token_ids,
+            sampling=SamplingParams(max_tokens=1),
+            grammar=recipe,
+        )
+        return Case(f"{trace.trace_id}[{position}]", request, trace.tools)
+
+    def generate(self, requests: Sequence[EngineRequest], batch_size: int) -> list[Generation]:
+        """See `Generator`.
+
+        Raises:
+            EngineError: a request stopped making progress.
+        """
+        waiting = [replace(r, request_id=f"bench-{next(self._ids)}") for r in requests]
+        order = [request.request_id for request in waiting]
+        live: dict[str, Generation] = {}
+        done: dict[str, Generation] = {}
+        waiting.reverse()
+        while waiting or live:
+            while waiting and len(live) < batch_size:
+                request = waiting.pop()
+                live[request.request_id] = Generation([], "", "", None, RequestStats(), [])
+                self.engine.add(request)
+            if not self.engine.has_work:
+                raise EngineError(f"the engine lost {len(live)} requests")
+            for output in self.engine.step():
+                generation = live[output.request_id]
+                generation.token_ids += output.token_ids
+                generation.text += output.text
+                generation.logprobs += output.logprobs or []
+                generation.stats = output.stats
+                if output.finish_reason is not None:
+                    generation.finish_reason = output.finish_reason
+                    generation.error = output.error
+                    done[output.request_id] = live.pop(output.request_id)
+        return [done[request_id] for request_id in order]
+
+    def calls(self, text: str) -> list[dict[str, Any]]:
+        """See `Generator`."""
+        from specrt.grammars.tool_parser import parse_message
+
+        message = parse_message(self._format, text)
+        return [
+            {"function": {"name": call.name, "arguments": call.arguments}} for call in message.calls
+        ]
+
+    def unenforced(self, request: EngineRequest) -> list[dict[str, str]]:
+        """See `Generator`."""
+        if request.grammar is None:
+            return []
+        grammar = self.engine.worker.compiler.compile(request.grammar)
+        return [{"tool": entry.tool, "keyword": entry.keyword} for entry in grammar.unenforced]
+
+    def leak(self) -> str | None:
+        """See `Generator`."""
+        slots = self.engine.cache.stats()
+        owned = slots.num_free + slots.num_cached + slots.num_held
+        if owned == slots.num_total and slots.num_held == 0 and slots.num_locked == 0:
+            return None
+        return (
+            f"{slots.num_free} free + {slots.num_cached} cached + {slots.num_held} held of"
+            f" {slots.num_total}, {slots.num_locked} locked"
+        )
+
+
+def _prompt_builder(tokenizer: Tokenizer) -> tuple[ToolFormat, PromptBuilder]:
+    from specrt.grammars.chat import ChatRenderer
+    from specrt.grammars.formats import load_format
+    from specrt.grammars.prompt_builder import PromptBuilder
+    from specrt.grammars.turn_memo import TurnMemo
+
+    tool_format = load_format("hermes")
+    renderer = ChatRenderer(
+        tokenizer.chat_template,
+        tool_format,
+        special_tokens=[tokenizer.decode([i]) for i in sorted(tokenizer.special_token_ids)],
+        bos_token=tokenizer.special_tokens.get("bos_token", ""),
+        eos_token=tokenizer.special_tokens.get("eos_token", ""),
+    )
+    return tool_format, PromptBuilder(renderer, tokenizer, TurnMemo())
+
+
+def engine_config(
+    model_path: str | None,
+    draft_sources: str,
+    *,
+    num_threads: int | None,
+    max_total_tokens: int,
+    check_cache: bool = False,
+) -> EngineConfig:
+    """An engine with these draft sources; "" is plain decoding."""
+    speculative = (
+        SpeculativeConfig(draft_sources=draft_sources)
+        if draft_sources
+        else SpeculativeConfig(speculative="none")
+    )
+    return EngineConfig(
+        model=ModelConfig(model_path=model_path, num_threads=num_threads),
+        cache=CacheConfig(max_total_tokens=max_total_tokens, check_cache=check_cache),
+        speculative=speculative,
+    )

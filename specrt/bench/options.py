@@ -1,0 +1,96 @@
+"""What each benchmark takes on the command line: one frozen dataclass per benchmark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from specrt.config import flag
+from specrt.errors import ConfigError
+
+
+def _at_least(minimum: float, flag_name: str, value: float | None) -> None:
+    if value is not None and value < minimum:
+        raise ConfigError(f"{flag_name}: expected a number >= {minimum}, got {value}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOptions:
+    """`specrt bench replay`: conversations against a server, turn by turn."""
+
+    url: str = flag("http://127.0.0.1:8000", "address of an OpenAI-compatible server")
+    model: str | None = flag(None, "model name (default: the first that the server lists)")
+    api_key: str | None = flag(None, "bearer token (default: none)")
+    mode: Literal["own", "recorded", "both"] = flag(
+        "both", "own: the model's reply is the next turn's history; recorded: the recorded one is"
+    )
+    traces: str | None = flag(
+        None, "conversations, .jsonl or .jsonl.gz (default: the sample that ships with specrt)"
+    )
+    sources: str | None = flag(
+        None, "comma-separated starts of `source`: replay only those (default: all)"
+    )
+    limit: int | None = flag(None, "conversations at most (default: all)")
+    concurrency: int = flag(1, "conversations at once")
+    max_tokens: int = flag(256, "tokens in one reply at most")
+    temperature: float = flag(0.0, "sampling temperature")
+    seed: int = flag(0, "sampling seed, sent with every request")
+    tool_choice: Literal["recorded", "auto", "required", "none"] = flag(
+        "recorded", "tool_choice of a turn; recorded: required where the recorded turn calls"
+    )
+    token_ids: bool = flag(
+        False, "ask for token ids (return_token_ids), which makes the reusable share exact"
+    )
+    timeout: float = flag(600.0, "seconds that one reply may take")
+    json: str | None = flag(None, "write everything measured to this file")
+
+    def __post_init__(self) -> None:
+        _at_least(1, "--limit", self.limit)
+        _at_least(1, "--concurrency", self.concurrency)
+        _at_least(1, "--max-tokens", self.max_tokens)
+        _at_least(0, "--temperature", self.temperature)
+        _at_least(0.001, "--timeout", self.timeout)
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError(f"--url: expected http://HOST:PORT, got {self.url!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualityOptions:
+    """`specrt bench equality`: the same tokens with every drafter, temperature and batch."""
+
+    model_path: str | None = flag(None, "target model (default: the embedded model)")
+    traces: str | None = flag(None, "conversations, .jsonl or .jsonl.gz (default: the sample)")
+    requests: int = flag(12, "requests compared")
+    max_prompt_tokens: int = flag(1024, "requests with a longer prompt are left out")
+    max_tokens: int = flag(96, "output tokens at most")
+    batch_size: int = flag(16, "the batch that is compared with single requests")
+    seed: int = flag(0, "noise seed of the first request; request i takes seed + i")
+    num_threads: int | None = flag(None, "CPU threads for torch (default: physical cores)")
+    json: str | None = flag(None, "write everything measured to this file")
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "max_prompt_tokens", "max_tokens", "batch_size"):
+            _at_least(1, "--" + name.replace("_", "-"), getattr(self, name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareOptions:
+    """`specrt bench compare`: plain against speculative decoding, interleaved."""
+
+    model_path: str | None = flag(None, "target model (default: the embedded model)")
+    traces: str | None = flag(None, "conversations, .jsonl or .jsonl.gz (default: the sample)")
+    requests: int = flag(12, "requests measured, each with and without speculation")
+    rounds: int = flag(3, "times the whole is repeated")
+    concurrency: int = flag(1, "requests that run at once")
+    max_prompt_tokens: int = flag(1024, "requests with a longer prompt are left out")
+    max_tokens: int = flag(96, "output tokens at most")
+    temperature: float = flag(0.0, "sampling temperature")
+    draft_sources: str = flag("forced,choices,history", "draft sources of the speculative side")
+    seed: int = flag(0, "noise seed of the first request; request i takes seed + i")
+    num_threads: int | None = flag(None, "CPU threads for torch (default: physical cores)")
+    json: str | None = flag(None, "write everything measured to this file")
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "rounds", "concurrency", "max_prompt_tokens", "max_tokens"):
+            _at_least(1, "--" + name.replace("_", "-"), getattr(self, name))
+        _at_least(0, "--temperature", self.temperature)

@@ -1,0 +1,188 @@
+"""The command line: `specrt serve | bench | chat`.
+
+Flags are made from the configuration dataclasses, so a default, unit or help text is written once.
+What is heavy is imported by the subcommand that runs, so that every `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import logging
+import os
+import sys
+import types
+import typing
+from collections.abc import Sequence
+from typing import Any, Literal, NoReturn, TypeVar
+
+from specrt import __version__
+from specrt.config import EngineConfig, ServerConfig
+from specrt.errors import ConfigError, SpecrtError
+
+_Config = TypeVar("_Config")
+_BENCHES = ("replay", "equality", "compare")
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that takes no abbreviations and names the flag that was probably meant."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("formatter_class", argparse.ArgumentDefaultsHelpFormatter)
+        super().__init__(**{**settings, "allow_abbrev": False})
+
+    def reject(self, unknown: Sequence[str]) -> NoReturn:
+        hints = []
+        # What follows an unknown flag may be its value: name the flags when there are any.
+        for word in [w for w in unknown if w.startswith("-")] or unknown:
+            flag_name = word.split("=")[0]
+            close = difflib.get_close_matches(flag_name, self._option_string_actions, n=1)
+            hints.append(f"{flag_name} (did you mean {close[0]}?)" if close else flag_name)
+        self.error(f"unknown argument: {', '.join(hints)}; see {self.prog} --help")
+
+
+def add_flags(parser: argparse.ArgumentParser, config: type) -> None:
+    """Add one flag per field of `config`, a dataclass of `specrt.config.flag` fields.
+
+    Nested dataclasses add theirs. `Literal` becomes choices, `bool` a switch, `X | None` an X that
+    may be left out; other types are called with the text.
+    """
+    hints = typing.get_type_hints(config)
+    for spec in dataclasses.fields(config):
+        kind = hints[spec.name]
+        if dataclasses.is_dataclass(kind):
+            add_flags(parser, typing.cast(type, kind))
+            continue
+        name = spec.metadata.get("name", "--" + spec.name.replace("_", "-"))
+        settings: dict[str, Any] = {
+            "dest": spec.name,
+            "help": spec.metadata["help"].replace("%", "%%"),
+        }
+        if typing.get_origin(kind) in (typing.Union, types.UnionType):
+            (kind,) = (t for t in typing.get_args(kind) if t is not type(None))
+        # None and False say nothing as a default; the help text tells what happens then.
+        is_telling = spec.default is not None and spec.default is not False
+        settings["default"] = spec.default if is_telling else argparse.SUPPRESS
+        if kind is bool:
+            settings["action"] = "store_true"
+        elif typing.get_origin(kind) is Literal:
+            settings["choices"] = typing.get_args(kind)
+        else:
+            settings["type"] = kind
+            settings["metavar"] = spec.metadata.get("metavar", kind.__name__.upper())
+        parser.add_argument(name, **settings)
+
+
+def from_flags(config: type[_Config], values: dict[str, Any]) -> _Config:
+    """Build `config` from parsed flags; what is absent keeps its default.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+    hints = typing.get_type_hints(config)
+    made: dict[str, Any] = {}
+    for spec in dataclasses.fields(config):  # type: ignore[arg-type]
+        if dataclasses.is_dataclass(hints[spec.name]):
+            made[spec.name] = from_flags(typing.cast(type, hints[spec.name]), values)
+        elif spec.name in values:
+            made[spec.name] = values[spec.name]
+    return config(**made)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="specrt", description="An inference runtime for tool calls.")
+    parser.add_argument("--version", action="version", version=f"specrt {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    serve = commands.add_parser("serve", help="serve the OpenAI-compatible API")
+    add_flags(serve, ServerConfig)
+    add_flags(serve, EngineConfig)
+    serve.set_defaults(run=_serve, parser=serve)
+
+    from specrt.bench.options import CompareOptions, EqualityOptions, ReplayOptions
+    from specrt.chat import ChatOptions
+
+    bench = commands.add_parser("bench", help="measure a server, or check the engine")
+    benches = bench.add_subparsers(dest="bench", metavar="BENCH", required=True)
+    for name, options, summary in (
+        ("replay", ReplayOptions, "replay tool-call conversations against a server (the default)"),
+        ("equality", EqualityOptions, "check that speculation never changes a token"),
+        ("compare", CompareOptions, "plain against speculative decoding on tool calls"),
+    ):
+        one = benches.add_parser(name, help=summary, description=summary)
+        add_flags(one, options)
+        one.set_defaults(run=_bench, parser=one, options=options)
+
+    chat = commands.add_parser("chat", help="chat with a running server in the terminal")
+    add_flags(chat, ChatOptions)
+    chat.set_defaults(run=_chat, parser=chat)
+    return parser
+
+
+def _start_logging(level: str) -> None:
+    levels = ("debug", "info", "warning", "error")
+    if level.lower() not in levels:
+        raise ConfigError(f"SPECRT_LOG: expected one of {', '.join(levels)}, got {level!r}")
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form)
+    for client in ("httpx", "httpx2"):  # a line per request at info
+        logging.getLogger(client).setLevel(logging.WARNING)
+
+
+def _serve(values: dict[str, Any]) -> int:
+    server, engine = from_flags(ServerConfig, values), from_flags(EngineConfig, values)
+    from specrt.server.app import serve
+
+    return serve(server, engine)
+
+
+def _bench(values: dict[str, Any]) -> int:
+    options = from_flags(values["options"], values)
+    from specrt.bench.options import EqualityOptions, ReplayOptions
+
+    if isinstance(options, ReplayOptions):
+        from specrt.bench import replay
+
+        return replay.run(options)
+    if isinstance(options, EqualityOptions):
+        from specrt.bench import equality
+
+        return equality.run(options)
+    from specrt.bench import compare
+
+    return compare.run(options)
+
+
+def _chat(values: dict[str, Any]) -> int:
+    from specrt import chat
+
+    return chat.run(from_flags(chat.ChatOptions, values))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: arguments without the program's name; None takes them from the process.
+
+    Returns:
+        Exit status: 0 done, 1 a check failed, 2 bad use or configuration, 130 interrupted.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv[:1] == ["bench"] and (len(argv) == 1 or argv[1] not in (*_BENCHES, "-h", "--help")):
+        argv.insert(1, "replay")
+    try:
+        args, unknown = _parser().parse_known_args(argv)
+        if unknown:
+            args.parser.reject(unknown)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        _start_logging(os.environ.get("SPECRT_LOG", "info"))
+        return int(args.run(vars(args)))
+    except SpecrtError as error:
+        print(f"{args.parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130

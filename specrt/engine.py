@@ -1,0 +1,332 @@
+"""The engine: requests in, text out, one step at a time.
+
+`step()` is the whole loop: schedule -> execute -> commit -> detokenise. It knows no HTTP and no
+process; `async_engine.py` runs it in a process of its own, `llm.py` in the caller's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+
+from specrt.attention.torch_backend import TorchAttention
+from specrt.cache.kv_store import KVStore, bytes_per_slot
+from specrt.cache.manager import CacheManager
+from specrt.config import EngineConfig
+from specrt.errors import ConfigError
+from specrt.grammars.compiler import GrammarCompiler
+from specrt.grammars.vocabulary import Vocabulary
+from specrt.model.config import TargetConfig
+from specrt.model.loader import load_target
+from specrt.plan import RequestResult
+from specrt.request import EngineRequest, FinishReason, RequestOutput, RequestStats, TokenLogprob
+from specrt.scheduler import ScheduledRequest, Scheduler
+from specrt.speculative.cost_model import PassCost, measure
+from specrt.speculative.sources import make_tree_builder
+from specrt.text_output import TextOutput
+from specrt.tokenizer import Tokenizer
+from specrt.worker import Worker
+
+logger = logging.getLogger(__name__)
+
+# Without --max-total-tokens the cache holds this many whole contexts (memory is touched on use).
+DEFAULT_CONTEXTS = 8
+# Generation throughput is averaged over windows of this length (seconds).
+THROUGHPUT_WINDOW_S = 2.0
+
+
+class _Live(NamedTuple):
+    """A request in flight with its text so far."""
+
+    entry: ScheduledRequest
+    text: TextOutput
+
+
+@dataclass(slots=True)
+class EngineCounters:
+    """Cumulative counts since start; seconds where named `_s`."""
+
+    requests_total: int = 0
+    prompt_tokens_total: int = 0
+    cached_tokens_total: int = 0
+    output_tokens_total: int = 0
+    passes_total: int = 0
+    rows_total: int = 0
+    decisions_total: int = 0
+    draft_s: float = 0.0
+    forward_s: float = 0.0
+    accept_s: float = 0.0
+    step_s: float = 0.0
+
+
+class LLMEngine:
+    """Continuous batching over one worker; synchronous and single-threaded."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        """Load the model, size the cache, time the passes.
+
+        Raises:
+            ConfigError: a flag or a model file cannot be used.
+        """
+        self.config = config
+        torch.set_num_threads(config.model.num_threads or _physical_cores())
+        loaded = load_target(config.model.model_path)
+        self.model_name = config.model.served_model_name or loaded.name
+        target = loaded.config
+        self.context_length = _context_length(config, target)
+        self.tokenizer = Tokenizer(loaded.folder, vocab_size=target.vocab_size)
+        vocabulary = Vocabulary(
+            self.tokenizer.tokenizer_json(), target.vocab_size, self.tokenizer.eos_token_ids
+        )
+        num_slots = _num_slots(config, target, self.context_length)
+        store = KVStore(num_slots, target.num_layers, target.num_kv_heads, target.head_dim)
+        self.cache = CacheManager(num_slots, check=config.cache.check_cache)
+        is_drafting = bool(config.speculative.sources)
+        self.scheduler = Scheduler(
+            config.scheduler,
+            self.cache,
+            context_length=self.context_length,
+            max_tree_rows=config.speculative.max_tree_rows if is_drafting else 0,
+        )
+        self.worker = Worker(
+            loaded.model,
+            store,
+            TorchAttention(store, target.num_heads),
+            GrammarCompiler(vocabulary),
+            None,
+            self.tokenizer.eos_token_ids,
+        )
+        self.pass_cost: PassCost | None = None
+        if is_drafting:
+            self.pass_cost = measure(self.worker.time_pass)
+            logger.info("pass cost (ms by rows): %s", self.pass_cost)
+            self.worker.builder = make_tree_builder(config.speculative.sources, self.pass_cost)
+        self.counters = EngineCounters()
+        self._drafted: dict[str, int] = {}
+        self._accepted: dict[str, int] = {}
+        self._live: dict[str, _Live] = {}
+        self._window_start = time.perf_counter()
+        self._window_tokens = 0
+        self._last_throughput = 0.0
+
+    # ---- requests ----------------------------------------------------------------------------
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request.
+
+        Raises:
+            ContextLengthError: it can never fit.
+            RequestError: its id is in flight.
+        """
+        entry = self.scheduler.add(request)
+        text = TextOutput(self.tokenizer, request.sampling.stop)
+        self._live[request.request_id] = _Live(entry, text)
+        self.counters.requests_total += 1
+        self.counters.prompt_tokens_total += len(request.prompt_token_ids)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request in this step; its computed prefix stays cached. False = not in flight."""
+        live = self._live.pop(request_id, None)
+        if live is None:
+            return False
+        self._count(live.entry)
+        self.scheduler.finish(live.entry)
+        return True
+
+    @property
+    def has_work(self) -> bool:
+        """Is any request unfinished?"""
+        return self.scheduler.has_work
+
+    def flush_cache(self) -> bool:
+        """Forget every cached prefix; False (and nothing done) while requests are in flight."""
+        if self.has_work:
+            return False
+        self.cache.flush()
+        return True
+
+    # ---- the loop ----------------------------------------------------------------------------
+
+    def step(self) -> list[RequestOutput]:
+        """One pass; what it added to each request that moved on."""
+        start = time.perf_counter()
+        plan = self.scheduler.schedule()
+        if plan is None:
+            return []
+        result = self.worker.execute(plan)
+        outputs = []
+        num_decisions = 0
+        for entry, row in self.scheduler.commit(result):
+            output = self._output(entry, row)
+            num_decisions += bool(row.new_token_ids)
+            if output is not None:
+                outputs.append(output)
+        counters = self.counters
+        counters.passes_total += 1
+        counters.decisions_total += num_decisions
+        counters.rows_total += result.num_rows
+        counters.draft_s += result.draft_s
+        counters.forward_s += result.forward_s
+        counters.accept_s += result.accept_s
+        counters.step_s += time.perf_counter() - start
+        self._measure_throughput(sum(len(o.token_ids) for o in outputs))
+        return outputs
+
+    def _output(self, entry: ScheduledRequest, row: RequestResult) -> RequestOutput | None:
+        """Text and finish reason for one result; takes a finished request out."""
+        request = entry.request
+        text_output = self._live[request.request_id].text
+        if row.error is not None:
+            return self._finish(entry, [], "", None, "error", error=row.error)
+        new = row.new_token_ids
+        if not new:
+            return None
+        piece = text_output.push(new[:-1] if row.is_stopped else new)
+        text, logprobs = piece.text, row.logprobs
+        reason: FinishReason | None = None
+        if piece.is_stopped:
+            reason = "stop"
+            new = new[: piece.num_tokens]
+            logprobs = logprobs[: piece.num_tokens] if logprobs is not None else None
+            entry_end = len(entry.token_ids) - len(row.new_token_ids) + len(new)
+            return self._finish(entry, new, text, logprobs, reason, end=entry_end, cut=piece.cut)
+        if row.is_stopped:
+            reason = "stop"
+        elif entry.max_new_tokens == 0:
+            reason = "length"
+        if reason is not None:
+            return self._finish(entry, new, text + text_output.flush(), logprobs, reason)
+        return RequestOutput(
+            request_id=request.request_id,
+            token_ids=new,
+            text=text,
+            logprobs=logprobs,
+            stats=_snapshot(entry),
+        )
+
+    def _finish(
+        self,
+        entry: ScheduledRequest,
+        token_ids: list[int],
+        text: str,
+        logprobs: list[TokenLogprob] | None,
+        reason: FinishReason,
+        *,
+        error: str | None = None,
+        end: int | None = None,
+        cut: bool = False,
+    ) -> RequestOutput:
+        self.scheduler.finish(entry, end)
+        entry.stats.num_output_tokens = entry.num_output_tokens
+        self._count(entry)
+        del self._live[entry.request.request_id]
+        return RequestOutput(
+            request_id=entry.request.request_id,
+            token_ids=token_ids,
+            text=text,
+            logprobs=logprobs,
+            finish_reason=reason,
+            error=error,
+            stats=_snapshot(entry),
+            stop_cut=cut,
+        )
+
+    # ---- statistics --------------------------------------------------------------------------
+
+    def _count(self, entry: ScheduledRequest) -> None:
+        """Add a request that ends to the totals."""
+        self.counters.cached_tokens_total += entry.stats.num_cached_tokens
+        self.counters.output_tokens_total += entry.stats.num_output_tokens
+        for totals, counts in (
+            (self._drafted, entry.stats.drafted),
+            (self._accepted, entry.stats.accepted),
+        ):
+            for source, count in counts.items():
+                totals[source] = totals.get(source, 0) + count
+
+    def _measure_throughput(self, num_tokens: int) -> None:
+        self._window_tokens += num_tokens
+        elapsed = time.perf_counter() - self._window_start
+        if elapsed >= THROUGHPUT_WINDOW_S:
+            self._last_throughput = self._window_tokens / elapsed
+            self._window_start = time.perf_counter()
+            self._window_tokens = 0
+
+    def stats(self) -> dict[str, object]:
+        """Cumulative counters and gauges as plain JSON."""
+        counters = {name: getattr(self.counters, name) for name in EngineCounters.__slots__}
+        slots = self.cache.stats()
+        return counters | {
+            "num_running": len(self.scheduler.running),
+            "num_waiting": len(self.scheduler.waiting),
+            "num_total_slots": slots.num_total,
+            "num_free_slots": slots.num_free,
+            "num_cached_slots": slots.num_cached,
+            "num_held_slots": slots.num_held,
+            "evicted_total": slots.evicted_total,
+            "retractions_total": self.scheduler.num_retractions,
+            "drafted_total": dict(self._drafted),
+            "accepted_total": dict(self._accepted),
+            "last_gen_throughput": self._last_throughput,
+            "context_length": self.context_length,
+            "model_name": self.model_name,
+        }
+
+
+def _snapshot(entry: ScheduledRequest) -> RequestStats:
+    stats = entry.stats
+    return replace(stats, drafted=dict(stats.drafted), accepted=dict(stats.accepted))
+
+
+def _context_length(config: EngineConfig, target: TargetConfig) -> int:
+    wanted = config.model.context_length
+    if wanted is None:
+        return target.max_position_embeddings
+    if wanted > target.max_position_embeddings:
+        raise ConfigError(
+            f"--context-length: {wanted} is more than the model's own context of"
+            f" {target.max_position_embeddings} tokens"
+        )
+    return wanted
+
+
+def _num_slots(config: EngineConfig, target: TargetConfig, context_length: int) -> int:
+    """Slots of the KV cache: what was asked for, or whole contexts within the memory share."""
+    slot_bytes = bytes_per_slot(target.num_layers, target.num_kv_heads, target.head_dim)
+    allowed = int(_free_memory() * config.cache.mem_fraction_static) // slot_bytes
+    wanted = config.cache.max_total_tokens
+    if wanted is None:
+        wanted = min(allowed, DEFAULT_CONTEXTS * context_length)
+    elif wanted > allowed:
+        raise ConfigError(
+            f"--max-total-tokens: {wanted} tokens take {wanted * slot_bytes / 2**30:.1f} GiB, but"
+            f" --mem-fraction-static {config.cache.mem_fraction_static} leaves"
+            f" {allowed * slot_bytes / 2**30:.1f} GiB ({allowed} tokens)"
+        )
+    return wanted
+
+
+def _free_memory() -> int:
+    """Bytes of memory that a new process could use."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # not Linux: half of the physical memory is the best portable estimate
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _physical_cores() -> int:
+    """Cores this process may use; hyperthread siblings do not help matrix products."""
+    try:
+        usable = len(os.sched_getaffinity(0))
+    except AttributeError:
+        usable = os.cpu_count() or 1
+    return max(1, min(usable, torch.get_num_threads()))

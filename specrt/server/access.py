@@ -1,0 +1,150 @@
+"""What surrounds every request: id, API key, last-resort error answer, log line, metrics."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import time
+import uuid
+from dataclasses import dataclass, field
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specrt.request import RequestStats
+from specrt.server.errors import CLIENT_CLOSED, AuthenticationError, error_response, error_status
+from specrt.server.metrics import ServerMetrics
+
+logger = logging.getLogger("specrt.server")
+
+# Probes and scrapers carry no key, and would fill the log.
+OPEN_PATHS = frozenset({"/health", "/metrics"})
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What one HTTP request did, for its log line and the metrics.
+
+    Attributes:
+        request_id: from or for the X-Request-Id header.
+        started: time.perf_counter() at arrival (seconds).
+        created: Unix time at arrival (seconds).
+        status: HTTP status; of the error event when a stream broke, 499 when the client left.
+        generation_id: id in the response and, with the choice appended, in the engine.
+        choices: the latest counts of each choice.
+        finish_reasons: of the finished choices.
+        error: message of the error that was answered.
+    """
+
+    request_id: str
+    started: float = field(default_factory=time.perf_counter)
+    created: int = field(default_factory=lambda: int(time.time()))
+    status: int = 0
+    generation_id: str = ""
+    choices: dict[int, RequestStats] = field(default_factory=dict)
+    finish_reasons: list[str] = field(default_factory=list)
+    error: str = ""
+
+    def summary(self) -> str:
+        """The counts of a generation for the log; empty when none began."""
+        if not self.choices:
+            return self.error
+        first, all_stats = next(iter(self.choices.values())), self.choices.values()
+        num_output = sum(stats.num_output_tokens for stats in all_stats)
+        num_passes = sum(stats.num_passes for stats in all_stats)
+        length = num_output / num_passes if num_passes else 0.0
+        reasons = ",".join(dict.fromkeys(self.finish_reasons)) or "unfinished"
+        return (
+            f"{self.generation_id} prompt={first.num_prompt_tokens}"
+            f" cached={first.num_cached_tokens} output={num_output}"
+            f" acceptance_length={length:.2f} finish={reasons} {self.error}".rstrip()
+        )
+
+
+def record_of(scope: Scope) -> RequestRecord:
+    """The record that the middleware keeps for this request."""
+    record = scope["state"]["record"]
+    assert isinstance(record, RequestRecord)
+    return record
+
+
+class AccessMiddleware:
+    """Pure ASGI middleware: it sees the end of a stream, and leaves `receive` to the routes."""
+
+    def __init__(self, app: ASGIApp, *, metrics: ServerMetrics, api_key: str | None) -> None:
+        self.app = app
+        self.metrics = metrics
+        self._api_key = api_key.encode() if api_key else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one ASGI request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        record = RequestRecord(request_id)
+        scope.setdefault("state", {})["record"] = record
+        has_started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal has_started
+            if message["type"] == "http.response.start":
+                has_started = True
+                record.status = record.status or message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        try:
+            self._authenticate(scope["path"], headers)
+            await self.app(scope, receive, send_with_id)
+        except Exception as error:
+            record.status = error_status(error)
+            record.error = str(error)
+            if record.status == CLIENT_CLOSED:
+                pass
+            elif has_started:
+                logger.exception("%s: the response could not be completed", request_id)
+            else:
+                await error_response(error)(scope, receive, send_with_id)
+        finally:
+            self._finish(scope, record)
+
+    def _authenticate(self, path: str, headers: Headers) -> None:
+        if self._api_key is None or path in OPEN_PATHS:
+            return
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if not token:
+            raise AuthenticationError(
+                "no API key: expected the header `Authorization: Bearer KEY` with the key that the"
+                " server was started with (--api-key)"
+            )
+        is_right = hmac.compare_digest(token.strip().encode(), self._api_key)
+        if scheme.lower() != "bearer" or not is_right:
+            raise AuthenticationError(
+                "wrong API key: it is not the one that the server was started with (--api-key)"
+            )
+
+    def _finish(self, scope: Scope, record: RequestRecord) -> None:
+        path, took_s = scope["path"], time.perf_counter() - record.started
+        if path in OPEN_PATHS:
+            return
+        # A route template, not the path: clients must not be able to add label values.
+        route = getattr(scope.get("route"), "path", "unknown")
+        # A status of 0: cancelled from outside before there was an answer.
+        status = record.status or CLIENT_CLOSED
+        self.metrics.count_request(route, status)
+        if record.choices and record.status == 200:
+            self.metrics.e2e_s.observe(took_s)
+        logger.info(
+            "%s %s %s %d %.0f ms %s",
+            record.request_id,
+            scope["method"],
+            path,
+            status,
+            took_s * 1000,
+            record.summary(),
+        )

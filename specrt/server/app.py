@@ -1,0 +1,161 @@
+"""The HTTP application: its routes, each a thin line to a service."""
+
+from __future__ import annotations
+
+import contextlib
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from openai.types import Model
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+from starlette.responses import JSONResponse, PlainTextResponse
+
+from specrt.async_engine import AsyncEngine
+from specrt.config import EngineConfig, ServerConfig
+from specrt.errors import EngineError
+from specrt.server.access import AccessMiddleware, record_of
+from specrt.server.body import parse_body, read_body
+from specrt.server.chat import ChatService
+from specrt.server.completions import CompletionService
+from specrt.server.errors import BusyError, NotFoundError, install_error_handlers
+from specrt.server.generation import Engine
+from specrt.server.info import server_info
+from specrt.server.metrics import ServerMetrics
+from specrt.server.protocol import ChatRequest, CompletionRequest
+from specrt.server.runner import bind, run
+from specrt.server.served_model import ServedModel, load_served_model
+from specrt.server.streaming import EventStream, until_disconnect
+
+
+def create_app(
+    config: ServerConfig, engine_config: EngineConfig, engine: Engine, model: ServedModel
+) -> FastAPI:
+    """The application. It uses the engine, and neither starts nor stops it.
+
+    Args:
+        config: of the server.
+        engine_config: shown by /get_server_info.
+        engine: answers when it is started.
+        model: what is served.
+    """
+    metrics = ServerMetrics()
+    app = FastAPI(title="specrt", docs_url=None, redoc_url=None, openapi_url=None)
+    install_error_handlers(app)
+    app.add_middleware(AccessMiddleware, metrics=metrics, api_key=config.api_key)
+    app.include_router(_api_routes(engine, model, metrics))
+    app.include_router(_operation_routes(config, engine_config, engine, model, metrics))
+    return app
+
+
+def _json(message: BaseModel) -> Response:
+    return Response(message.model_dump_json(exclude_unset=True), media_type="application/json")
+
+
+def _api_routes(engine: Engine, model: ServedModel, metrics: ServerMetrics) -> APIRouter:
+    """What OpenAI's clients call."""
+    router = APIRouter(prefix="/v1")
+    chat = ChatService(model, engine, metrics)
+    completions = CompletionService(model, engine, metrics)
+    listed = Model(id=model.name, object="model", created=model.created, owned_by="specrt")
+
+    def check_model(name: str) -> None:
+        if name != model.name:
+            raise NotFoundError(
+                f"model {name!r} is not served here; served: {model.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    @router.post("/chat/completions")
+    async def create_chat_completion(request: Request) -> Response:
+        body = parse_body(ChatRequest, await read_body(request))
+        check_model(body.model)
+        record = record_of(request.scope)
+        if body.stream:
+            return EventStream(chat.stream(body, record))
+        return _json(await until_disconnect(request.receive, chat.complete(body, record)))
+
+    @router.post("/completions")
+    async def create_completion(request: Request) -> Response:
+        body = parse_body(CompletionRequest, await read_body(request))
+        check_model(body.model)
+        record = record_of(request.scope)
+        if body.stream:
+            return EventStream(completions.stream(body, record))
+        return _json(await until_disconnect(request.receive, completions.complete(body, record)))
+
+    @router.get("/models")
+    async def list_models() -> Response:
+        return JSONResponse({"object": "list", "data": [listed.to_dict()]})
+
+    @router.get("/models/{name:path}")
+    async def get_model(name: str) -> Response:
+        check_model(name)
+        return _json(listed)
+
+    return router
+
+
+def _operation_routes(
+    config: ServerConfig,
+    engine_config: EngineConfig,
+    engine: Engine,
+    model: ServedModel,
+    metrics: ServerMetrics,
+) -> APIRouter:
+    """What operators call."""
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> Response:
+        if not engine.is_healthy:
+            return PlainTextResponse("the engine is not healthy\n", 503)
+        return PlainTextResponse("ok\n")
+
+    @router.get("/metrics")
+    async def show_metrics() -> Response:
+        stats = None
+        # A scrape must not fail with the engine: the server's own metrics are most telling then.
+        with contextlib.suppress(EngineError):
+            stats = await engine.stats()
+        text = metrics.render(stats, is_up=engine.is_healthy)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/get_server_info")
+    @router.get("/server_info")
+    async def show_server_info() -> Response:
+        stats = await engine.stats()
+        return JSONResponse(server_info(config, engine_config, model.name, stats))
+
+    @router.api_route("/flush_cache", methods=["GET", "POST"])
+    async def flush_cache() -> Response:
+        if not await engine.flush_cache():
+            raise BusyError("the cache is in use: requests are running; try again when they end")
+        return PlainTextResponse("cache flushed\n")
+
+    return router
+
+
+def serve(config: ServerConfig, engine_config: EngineConfig) -> int:
+    """Serve until SIGINT or SIGTERM.
+
+    Args:
+        config: where to listen.
+        engine_config: what to serve.
+
+    Returns:
+        Exit status: 0 after a signal.
+
+    Raises:
+        ConfigError: the address, a flag or a model file cannot be used.
+        EngineError: the engine died while it was starting.
+    """
+    # First the address: a taken port must not cost the time that loading a model takes.
+    with bind(config) as listener:
+        model = load_served_model(engine_config)
+        engine = AsyncEngine(engine_config)
+        app = create_app(config, engine_config, engine, model)
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        ready = f"specrt serves {model.name} at http://{shown}:{port}/v1"
+        return run(app, engine, listener, ready)

@@ -1,0 +1,225 @@
+"""/v1/chat/completions: messages and tools in, text and valid tool calls out."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from specrt.errors import RequestError
+from specrt.grammars.base import GrammarRecipe, Unenforced
+from specrt.grammars.recipes import build_recipe
+from specrt.request import EngineRequest
+from specrt.server.access import RequestRecord
+from specrt.server.chat_choice import ChatChoice
+from specrt.server.generation import Engine, Generation, num_slots
+from specrt.server.metrics import ServerMetrics
+from specrt.server.protocol import ChatChunk, ChatRequest, ChatResponse, ViolationEntry
+from specrt.server.sampling import resolve_max_tokens, resolve_seed, sampling_params
+from specrt.server.served_model import ServedModel
+from specrt.server.streaming import DONE, event
+from specrt.server.violations import find_violations, log_unexplained
+
+
+@dataclass(slots=True, kw_only=True)
+class _Turn:
+    """One chat request on its way.
+
+    Attributes:
+        generation: its engine requests.
+        choices: what has come out of each.
+        prompt_token_ids: of all choices.
+        recipe: what the output must look like.
+        unenforced: what the grammar does not enforce of it.
+        violations: what finished output breaks.
+    """
+
+    generation: Generation
+    choices: list[ChatChoice]
+    prompt_token_ids: list[int]
+    recipe: GrammarRecipe | None
+    unenforced: tuple[Unenforced, ...]
+    violations: list[ViolationEntry]
+
+
+class ChatService:
+    """Answers chat requests."""
+
+    def __init__(self, model: ServedModel, engine: Engine, metrics: ServerMetrics) -> None:
+        self._model = model
+        self._engine = engine
+        self._metrics = metrics
+
+    async def complete(self, body: ChatRequest, record: RequestRecord) -> ChatResponse:
+        """The whole answer.
+
+        Raises:
+            RequestError: the request is at fault.
+            EngineError: the engine failed.
+        """
+        turn = await self._start(body, record)
+        async with aclosing(turn.generation.outputs()) as outputs:
+            async for index, output in outputs:
+                turn.choices[index].push(output)
+                if output.finish_reason is not None:
+                    await self._finish(turn, turn.choices[index])
+        return ChatResponse(
+            id=record.generation_id,
+            object="chat.completion",
+            created=record.created,
+            model=self._model.name,
+            choices=[choice.choice() for choice in turn.choices],
+            usage=turn.generation.usage(),
+            specrt=turn.generation.report(turn.unenforced, turn.violations),
+        )
+
+    async def stream(self, body: ChatRequest, record: RequestRecord) -> AsyncGenerator[bytes, None]:
+        """The answer as server-sent events.
+
+        Raises:
+            RequestError: the request is at fault.
+            EngineError: the engine failed.
+        """
+        turn = await self._start(body, record)
+        generation, num_running = turn.generation, len(turn.choices)
+        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+
+        def chunk(**fields: object) -> ChatChunk:
+            fields |= {"id": record.generation_id, "object": "chat.completion.chunk"}
+            fields |= {"created": record.created, "model": self._model.name}
+            return ChatChunk.model_validate(fields)
+
+        async with aclosing(generation.outputs()) as outputs:
+            async for index, output in outputs:
+                choices = turn.choices[index].push(output)
+                if output.finish_reason is not None:
+                    # Before the client can answer: the next turn must find this one.
+                    await self._finish(turn, turn.choices[index])
+                    num_running -= 1
+                for position, choice in enumerate(choices):
+                    is_last = not num_running and position == len(choices) - 1
+                    if is_last and not with_usage:
+                        report = generation.report(turn.unenforced, turn.violations)
+                        yield event(chunk(choices=[choice], specrt=report))
+                    else:
+                        yield event(chunk(choices=[choice]))
+        if with_usage:
+            report = generation.report(turn.unenforced, turn.violations)
+            yield event(chunk(choices=[], usage=generation.usage(), specrt=report))
+        yield DONE
+
+    async def _start(self, body: ChatRequest, record: RequestRecord) -> _Turn:
+        """Check, render and compile; nothing reaches the engine before all of it is right."""
+        record.generation_id = f"chatcmpl-{uuid.uuid4().hex}"
+        logprobs = _num_logprobs(body)
+        recipe = build_recipe(
+            body.tools,
+            tool_choice=body.tool_choice,
+            parallel_tool_calls=body.parallel_tool_calls,
+            response_format=body.response_format,
+            tool_format=self._model.tool_format.name,
+            strict_level=self._model.grammar.tool_strict_level,
+            canonical=not self._model.grammar.no_canonical,
+        )
+        if recipe is not None and body.ignore_eos:
+            raise RequestError(
+                "`ignore_eos`: cannot be combined with tools or response_format: the output ends"
+                " where its grammar ends",
+                param="ignore_eos",
+            )
+        prompt_token_ids, unenforced = await asyncio.gather(
+            self._model.build_prompt(body.messages, body.tools),
+            self._model.compile(recipe),
+        )
+        max_tokens = resolve_max_tokens(
+            _max_tokens(body),
+            len(prompt_token_ids),
+            self._model.context_length,
+            num_slots=num_slots(self._engine),
+            param="messages",
+        )
+        seed = resolve_seed(body.seed)
+        requests = [
+            EngineRequest(
+                request_id=f"{record.generation_id}-{choice_index}",
+                prompt_token_ids=prompt_token_ids,
+                sampling=sampling_params(
+                    body,
+                    max_tokens=max_tokens,
+                    seed=seed,
+                    choice_index=choice_index,
+                    logprobs=logprobs,
+                    vocab_size=self._model.vocab_size,
+                ),
+                grammar=recipe,
+                namespace=body.cache_salt,
+            )
+            for choice_index in range(body.n)
+        ]
+        has_calls = recipe is not None and recipe.kind == "tools"
+        return _Turn(
+            generation=Generation(self._engine, self._metrics, record, requests, n=body.n),
+            choices=[
+                ChatChoice(
+                    index,
+                    self._model.tool_format,
+                    self._model.tokenizer.token_bytes,
+                    has_calls=has_calls,
+                )
+                for index in range(body.n)
+            ],
+            prompt_token_ids=prompt_token_ids,
+            recipe=recipe,
+            unenforced=unenforced,
+            violations=[],
+        )
+
+    async def _finish(self, turn: _Turn, choice: ChatChoice) -> None:
+        """Remember a finished choice for the next turn, and check it against its schemas."""
+        record = turn.generation.record
+        record.finish_reasons.append(str(choice.finish_reason))
+        parsed = choice.parsed
+        self._model.prompts.remember(
+            turn.prompt_token_ids, parsed.content, parsed.calls, choice.token_ids
+        )
+        if turn.recipe is not None:
+            # A client's pattern may take long to match.
+            found = await asyncio.to_thread(find_violations, choice, turn.recipe)
+            log_unexplained(record.request_id, found, turn.unenforced)
+            turn.violations += found
+
+
+def _max_tokens(body: ChatRequest) -> int | None:
+    """max_completion_tokens, or the older max_tokens.
+
+    Raises:
+        RequestError: both are given and differ.
+    """
+    older, newer = body.max_tokens, body.max_completion_tokens
+    if older is not None and newer is not None and older != newer:
+        raise RequestError(
+            f"`max_tokens`: expected it absent or equal to max_completion_tokens ({newer}), which"
+            f" replaces it, got {older}",
+            param="max_tokens",
+            code="invalid_value",
+        )
+    return older if newer is None else newer
+
+
+def _num_logprobs(body: ChatRequest) -> int | None:
+    """Alternatives a token; None = no logprobs.
+
+    Raises:
+        RequestError: top_logprobs without logprobs.
+    """
+    if body.logprobs:
+        return body.top_logprobs or 0
+    if body.top_logprobs is not None:
+        raise RequestError(
+            "`top_logprobs`: expected `logprobs`: true beside it; add that, or remove top_logprobs",
+            param="top_logprobs",
+            code="invalid_value",
+        )
+    return None

@@ -1,0 +1,187 @@
+"""The engine requests behind one HTTP request: run together, counted together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
+from typing import Protocol, cast
+
+from openai.types import CompletionUsage
+from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
+
+from specrt.errors import EngineError
+from specrt.grammars.base import Unenforced
+from specrt.request import EngineRequest, RequestOutput, RequestStats
+from specrt.server.access import RequestRecord
+from specrt.server.metrics import ServerMetrics
+from specrt.server.protocol import Report, UnenforcedEntry, ViolationEntry
+
+
+class Engine(Protocol):
+    """What the server needs of an engine; `specrt.async_engine.AsyncEngine` is the real one."""
+
+    info: dict[str, object]
+    is_healthy: bool
+
+    async def start(self) -> None:
+        """Start it and wait until it serves."""
+        ...
+
+    async def stop(self) -> None:
+        """End it; what is in flight fails."""
+        ...
+
+    def generate(self, request: EngineRequest) -> AsyncIterator[RequestOutput]:
+        """Run a request; closing the iterator aborts it within a step."""
+        ...
+
+    async def stats(self) -> dict[str, object]:
+        """Counters and gauges as plain JSON."""
+        ...
+
+    async def flush_cache(self) -> bool:
+        """Forget every cached prefix; False when requests run."""
+        ...
+
+
+def num_slots(engine: Engine) -> int | None:
+    """Tokens that the engine's cache holds; None while it has not said."""
+    value = engine.info.get("num_total_slots")
+    return value if isinstance(value, int) else None
+
+
+class Generation:
+    """Several engine requests as one stream of outputs.
+
+    Attributes:
+        record: gets the counts as they come.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        metrics: ServerMetrics,
+        record: RequestRecord,
+        requests: Sequence[EngineRequest],
+        *,
+        n: int = 1,
+    ) -> None:
+        """Args: `requests` are n choices of the first prompt, then n of the next, and so on."""
+        self.record = record
+        self._n = n
+        self._engine = engine
+        self._metrics = metrics
+        self._requests = requests
+
+    @property
+    def num_choices(self) -> int:
+        """Number of engine requests."""
+        return len(self._requests)
+
+    async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """Outputs as (choice, output) in the order of arrival; closing it aborts all choices.
+
+        Raises:
+            RequestError: the engine did not take a request; the others are aborted.
+            EngineError: the engine failed.
+        """
+        queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
+        tasks = [
+            asyncio.create_task(self._pump(choice, request, queue))
+            for choice, request in enumerate(self._requests)
+        ]
+        last_s = [self.record.started] * len(tasks)
+        try:
+            num_running = len(tasks)
+            while num_running:
+                choice, item = await queue.get()
+                if item is None:
+                    num_running -= 1
+                    continue
+                if isinstance(item, Exception):
+                    raise item
+                now_s = time.perf_counter()
+                is_first = choice not in self.record.choices
+                self._metrics.observe_output(item, now_s - last_s[choice], is_first)
+                last_s[choice] = now_s
+                self.record.choices[choice] = item.stats
+                yield choice, item
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _pump(
+        self,
+        choice: int,
+        request: EngineRequest,
+        queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]],
+    ) -> None:
+        """Move one request's outputs into the queue; None is the end."""
+        outputs = self._engine.generate(request)
+        try:
+            async with aclosing(cast("AsyncGenerator[RequestOutput, None]", outputs)) as items:
+                async for item in items:
+                    if item.finish_reason in ("error", "abort"):
+                        raise EngineError(item.error or "the engine ended the request early")
+                    queue.put_nowait((choice, item))
+        except Exception as error:
+            queue.put_nowait((choice, error))
+        else:
+            queue.put_nowait((choice, None))
+
+    def usage(self) -> CompletionUsage:
+        """Tokens so far: each prompt once, the output of all choices.
+
+        Of a prompt's n choices the one that found least in the cache tells what was cached before.
+        """
+        by_prompt: dict[int, list[RequestStats]] = {}
+        for choice, stats in self.record.choices.items():
+            by_prompt.setdefault(choice // self._n, []).append(stats)
+        choices = self.record.choices.values()
+        num_prompt = sum(group[0].num_prompt_tokens for group in by_prompt.values())
+        num_cached = sum(min(s.num_cached_tokens for s in group) for group in by_prompt.values())
+        num_output = sum(stats.num_output_tokens for stats in choices)
+        num_accepted = sum(sum(stats.accepted.values()) for stats in choices)
+        num_drafted = sum(sum(stats.drafted.values()) for stats in choices)
+        return CompletionUsage(
+            prompt_tokens=num_prompt,
+            completion_tokens=num_output,
+            total_tokens=num_prompt + num_output,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=num_cached),
+            completion_tokens_details=CompletionTokensDetails(
+                reasoning_tokens=0,
+                accepted_prediction_tokens=num_accepted,
+                rejected_prediction_tokens=num_drafted - num_accepted,
+            ),
+        )
+
+    def report(
+        self, unenforced: Sequence[Unenforced] = (), violations: Sequence[ViolationEntry] = ()
+    ) -> Report:
+        """The specrt extension of the response."""
+        choices = [self.record.choices[i] for i in sorted(self.record.choices)]
+        num_passes = sum(stats.num_passes for stats in choices)
+        num_output = sum(stats.num_output_tokens for stats in choices)
+        return Report(
+            acceptance_length=round(num_output / num_passes, 4) if num_passes else 0.0,
+            passes=num_passes,
+            drafted=_total(stats.drafted for stats in choices),
+            accepted=_total(stats.accepted for stats in choices),
+            cached_tokens=[stats.num_cached_tokens for stats in choices],
+            unenforced=[
+                UnenforcedEntry(tool=u.tool, pointer=u.pointer, keyword=u.keyword)
+                for u in unenforced
+            ],
+            violations=list(violations),
+        )
+
+
+def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for by_source in counts:
+        for source, count in by_source.items():
+            total[source] = total.get(source, 0) + count
+    return total

@@ -1,0 +1,126 @@
+"""What the server process knows of the model: everything but the weights."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from specrt.config import EngineConfig, GrammarConfig
+from specrt.grammars.base import GrammarRecipe, Unenforced
+from specrt.grammars.chat import ChatRenderer
+from specrt.grammars.compiler import GrammarCompiler
+from specrt.grammars.formats import ToolFormat, load_format
+from specrt.grammars.prompt_builder import PromptBuilder
+from specrt.grammars.turn_memo import TurnMemo
+from specrt.grammars.vocabulary import Vocabulary
+from specrt.model.loader import resolve_model_folder
+from specrt.tokenizer import Tokenizer
+
+# The format that the grammar, the rendering and the parser share.
+TOOL_FORMAT = "hermes"
+
+
+class ServerTokenizer(Protocol):
+    """The part of a tokenizer that the server needs besides prompts."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text; special-token text becomes special tokens."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that a token stands for."""
+        ...
+
+
+class CompiledGrammar(Protocol):
+    """The part of a compiled grammar that the server needs."""
+
+    unenforced: tuple[Unenforced, ...]
+
+
+class RecipeCompiler(Protocol):
+    """Compiles recipes; safe to use from several threads."""
+
+    def compile(self, recipe: GrammarRecipe) -> CompiledGrammar:
+        """Compile a recipe, or raise SchemaError."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class ServedModel:
+    """The model as the API shows it.
+
+    Attributes:
+        name: in the API.
+        context_length: prompt and output of one request at most (tokens).
+        vocab_size: token ids are below it.
+        tokenizer: text to ids and back.
+        prompts: messages to prompt ids; remembers generated turns.
+        compiler: tells before the first token whether a schema can be enforced.
+        tool_format: how calls are written.
+        grammar: how strictly schemas are enforced.
+        created: Unix time (seconds) that /v1/models shows.
+    """
+
+    name: str
+    context_length: int
+    vocab_size: int
+    tokenizer: ServerTokenizer
+    prompts: PromptBuilder
+    compiler: RecipeCompiler
+    tool_format: ToolFormat
+    grammar: GrammarConfig = field(default_factory=GrammarConfig)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    async def build_prompt(self, messages: object, tools: object) -> list[int]:
+        """The prompt of a chat request, built off the event loop.
+
+        Raises:
+            RequestError: messages or tools are malformed, or the template refuses them.
+        """
+        prompt = await asyncio.to_thread(self.prompts.build, messages, tools)
+        return prompt.token_ids
+
+    async def compile(self, recipe: GrammarRecipe | None) -> tuple[Unenforced, ...]:
+        """What the grammar of a recipe does not enforce; compiled off the event loop.
+
+        Raises:
+            SchemaError: a schema cannot be used.
+        """
+        if recipe is None:
+            return ()
+        grammar = await asyncio.to_thread(self.compiler.compile, recipe)
+        return grammar.unenforced
+
+
+def load_served_model(config: EngineConfig) -> ServedModel:
+    """Load tokenizer, template and configuration of the target model; no weights.
+
+    Raises:
+        ConfigError: a model file is missing or cannot be used.
+    """
+    found = resolve_model_folder(config.model.model_path)
+    vocab_size = found.config.vocab_size
+    tokenizer = Tokenizer(found.folder, vocab_size, found.config.eos_token_ids)
+    tool_format = load_format(TOOL_FORMAT)
+    special_tokens = [tokenizer.token_bytes(i).decode() for i in tokenizer.special_token_ids]
+    renderer = ChatRenderer(
+        tokenizer.chat_template,
+        tool_format,
+        special_tokens=sorted(special_tokens),
+        bos_token=tokenizer.special_tokens.get("bos_token", ""),
+        eos_token=tokenizer.special_tokens.get("eos_token", ""),
+    )
+    vocabulary = Vocabulary(tokenizer.tokenizer_json(), vocab_size, tokenizer.eos_token_ids)
+    return ServedModel(
+        name=config.model.served_model_name or found.name,
+        context_length=config.model.context_length or found.config.max_positions,
+        vocab_size=vocab_size,
+        tokenizer=tokenizer,
+        prompts=PromptBuilder(renderer, tokenizer, TurnMemo()),
+        compiler=GrammarCompiler(vocabulary),
+        tool_format=tool_format,
+        grammar=config.grammar,
+    )

@@ -1,0 +1,103 @@
+"""The drafter seam: frontier nodes in, candidates out.
+
+A drafter knows nothing of rows, budgets or other drafters; the tree builder merges and ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from specrt.draft_tree import DraftTree
+from specrt.grammars.base import DEAD, GrammarState
+
+
+@dataclass(slots=True, eq=False)
+class DraftRequest:
+    """What drafters may know of a request.
+
+    Attributes:
+        request_id: the request.
+        token_ids: prompt and output so far; grows in place (`TreeBuilder.extend`).
+        num_prompt_tokens: how many of them are the prompt.
+        grammar: the request's grammar; None = free text.
+        end_token_ids: tokens that end the output. They are never drafted: an end drawn at the
+            parent is emitted as the bonus token and saves no pass as a node.
+    """
+
+    request_id: str
+    token_ids: list[int]
+    num_prompt_tokens: int
+    grammar: GrammarState | None = None
+    end_token_ids: frozenset[int] = frozenset()
+
+    def advance(self, grammar_node: int, token_id: int) -> int | None:
+        """The grammar node after `token_id`, or None when it may not be drafted there."""
+        if token_id in self.end_token_ids:
+            return None
+        if self.grammar is None:
+            return DEAD
+        after = self.grammar.advance(grammar_node, token_id)
+        return None if after == DEAD else after
+
+
+class Candidate(NamedTuple):
+    """A proposed child.
+
+    Attributes:
+        token_id: the token; allowed by the grammar, not an end token.
+        probability: chance that the target takes it at its parent; 1 = certain, which settles the
+            parent: later drafters are not asked for siblings.
+        bucket: the drafter's statistics key.
+        grammar_node: state after the token; DEAD when there is no grammar.
+    """
+
+    token_id: int
+    probability: float
+    bucket: int = 0
+    grammar_node: int = DEAD
+
+
+class FrontierNode(NamedTuple):
+    """A node that waits for children."""
+
+    request: DraftRequest
+    tree: DraftTree
+    node: int
+
+
+class Drafter(Protocol):
+    """Proposes children.
+
+    Attributes:
+        source: name in statistics and on nodes.
+    """
+
+    source: str
+
+    def open(self, request: DraftRequest) -> None:
+        """Prepare for a request; opening an open one starts it afresh."""
+        ...
+
+    def close(self, request_id: str) -> None:
+        """Forget a request; unknown ids are ignored."""
+        ...
+
+    def extend(self, request: DraftRequest) -> None:
+        """`request.token_ids` has grown."""
+        ...
+
+    def propose(self, frontier: Sequence[FrontierNode]) -> list[list[Candidate]]:
+        """Propose children for one wave.
+
+        A wave holds nodes of all requests of the pass, so that a neural drafter can run it as one
+        batch. A node's parent was in an earlier wave of the same build or is certain.
+
+        Args:
+            frontier: nodes without a certain child.
+
+        Returns:
+            For each node its candidates, most probable first, no token twice.
+        """
+        ...

@@ -1,0 +1,78 @@
+"""Where the tokens before a position have occurred earlier in one growing token list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+MIN_MATCH = 2
+MAX_MATCH = 16
+# The most recent ones: bounds the work of a search; more, or longer matches, draft no better.
+MAX_OCCURRENCES = 32
+
+
+class Match(NamedTuple):
+    """An earlier occurrence of the context.
+
+    Attributes:
+        end: position of the token that followed it.
+        length: how many tokens before `end` equal the context's last ones, MAX_MATCH at most.
+    """
+
+    end: int
+    length: int
+
+
+class SuffixIndex:
+    """An index by pairs of tokens, maintained in constant time per token."""
+
+    def __init__(self, token_ids: list[int]) -> None:
+        """Index a list; it may grow later but never change or shrink."""
+        self._token_ids = token_ids
+        self._ends: dict[tuple[int, int], list[int]] = {}
+        self._num_indexed = MIN_MATCH
+        self.update()
+
+    def update(self) -> None:
+        """Index what the list has gained."""
+        tokens, ends = self._token_ids, self._ends
+        for end in range(self._num_indexed, len(tokens)):
+            pair = (tokens[end - 2], tokens[end - 1])
+            if pair in ends:
+                ends[pair].append(end)
+            else:
+                ends[pair] = [end]
+        self._num_indexed = max(self._num_indexed, len(tokens))
+
+    def search(self, context: Sequence[int]) -> list[Match]:
+        """Occurrences of the context's last tokens that have a token after them.
+
+        Args:
+            context: the last MAX_MATCH tokens, or more, of the text to continue.
+
+        Returns:
+            The most recent occurrences of the last MIN_MATCH tokens, in position order, each with
+            its own match length.
+        """
+        if len(context) < MIN_MATCH:
+            return []
+        tokens = self._token_ids
+        longest = min(len(context), MAX_MATCH)
+        matches = []
+        for end in self._ends.get((context[-2], context[-1]), ())[-MAX_OCCURRENCES:]:
+            limit = min(longest, end)
+            length = MIN_MATCH
+            while length < limit and tokens[end - length - 1] == context[-length - 1]:
+                length += 1
+            matches.append(Match(end, length))
+        return matches
+
+    def follow(self, matches: Sequence[Match], token_id: int) -> list[Match]:
+        """The matches that go on with `token_id`, one token longer; no search."""
+        tokens = self._token_ids
+        last = len(tokens) - 1
+        return [
+            Match(end + 1, min(length + 1, MAX_MATCH))
+            for end, length in matches
+            if end < last and tokens[end] == token_id
+        ]

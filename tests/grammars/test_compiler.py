@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+
+import pytest
+from grammar_walks import takes, tiny_vocabulary
+
+from specrt.errors import ConfigError, SchemaError
+from specrt.grammars import compiler as compiler_module
+from specrt.grammars.base import GrammarRecipe, ToolSpec, Unenforced
+from specrt.grammars.compiler import GrammarCompiler
+from specrt.grammars.formats import load_format
+from specrt.grammars.lark_text import tools_lark
+
+VOCABULARY = tiny_vocabulary()
+
+
+@pytest.fixture
+def compiler():
+    return GrammarCompiler(VOCABULARY)
+
+
+def json_recipe(schema, *, strict=False):
+    return GrammarRecipe(kind="json", schema=json.dumps(schema), strict=strict, canonical=False)
+
+
+def tools_recipe(*schemas, strict=False, **options):
+    tools = tuple(
+        ToolSpec(name=f"f{i}", parameters=json.dumps(schema), strict=strict)
+        for i, schema in enumerate(schemas)
+    )
+    return GrammarRecipe(kind="tools", tools=tools, canonical=False, **options)
+
+
+def call(arguments, name="f0"):
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def accepts(grammar, text):
+    return takes(grammar.open(), VOCABULARY, text)
+
+
+def obj(properties, **more):
+    return {"type": "object", "properties": properties, "additionalProperties": False, **more}
+
+
+ONE = obj({"a": {"type": "integer"}}, required=["a"])
+ARGUMENTS = '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "auto", "required", "single"),
+    [
+        ("", True, False, True),
+        ("Hello.\nThere is <b>no</b> call", True, False, True),
+        ("<tool_call", True, False, True),
+        ("<too<tool_cal", True, False, True),
+        (call(ARGUMENTS), True, True, True),
+        ("Hello.\n" + call(ARGUMENTS), True, False, True),
+        ("Hello.\n\n" + call(ARGUMENTS), True, False, True),
+        ("<tool\n" + call(ARGUMENTS), True, False, True),
+        ("<\n" + call(ARGUMENTS), True, False, True),
+        (call(ARGUMENTS) + "\n" + call(ARGUMENTS), True, True, False),
+        ("Hi\n" + call(ARGUMENTS) + "\n" + call('{"a": -7}'), True, False, False),
+        # The trigger anywhere else, separators that are not the format's, text behind a call.
+        ("Hello <tool_call>", False, False, False),
+        ("<<tool_call>", False, False, False),
+        ("Hello" + call(ARGUMENTS), False, False, False),
+        ("\n" + call(ARGUMENTS), False, False, False),
+        (call(ARGUMENTS) + call(ARGUMENTS), False, False, False),
+        (call(ARGUMENTS) + "\n", False, False, False),
+        (call(ARGUMENTS) + "\nDone.", False, False, False),
+        (call('{"a":1}'), False, False, False),
+        (call('{ "a": 1}'), False, False, False),
+        (call('{"a": 1, "a": 1}'), False, False, False),
+        (call(ARGUMENTS, name="f1"), False, False, False),
+        (call(ARGUMENTS)[:-1], False, False, False),
+    ],
+)
+def test_text_and_calls(compiler, text, auto, required, single):
+    assert accepts(compiler.compile(tools_recipe(ONE)), text) == auto
+    assert accepts(compiler.compile(tools_recipe(ONE, require_call=True)), text) == required
+    assert accepts(compiler.compile(tools_recipe(ONE, parallel=False)), text) == single
+
+
+def test_strings_have_one_spelling(compiler):
+    grammar = compiler.compile(tools_recipe(obj({"s": {"type": "string"}}, required=["s"])))
+    value = 'quote " back \\ / é 日本 😀 \b\f\n\r\t'
+    assert accepts(grammar, call(json.dumps({"s": value}, ensure_ascii=False)))
+    for spelled in ("\\u0041", "\\/", "\\u000a", "\\u00e9", "\n", "\x01"):
+        assert not accepts(grammar, call(f'{{"s": "{spelled}"}}'))
+
+
+def test_x_guidance_of_the_schema_is_ignored(compiler):
+    loose = {"x-guidance": {"whitespace_flexible": True, "item_separator": " *; *"}}
+    grammar = compiler.compile(
+        tools_recipe(obj({"a": {"type": "array", "items": True, **loose}}, **loose))
+    )
+    assert accepts(grammar, call('{"a": [1, 2]}'))
+    assert not accepts(grammar, call('{"a": [1; 2]}'))
+    assert not accepts(grammar, call('{ "a": [1, 2]}'))
+
+
+def test_references_stay_within_their_tool(compiler):
+    def tool(kind):
+        return obj(
+            {"x": {"$ref": "#/$defs/t~1%2541"}}, required=["x"], **{"$defs": {"t/%41": kind}}
+        )
+
+    grammar = compiler.compile(tools_recipe(tool({"type": "integer"}), tool({"type": "boolean"})))
+    assert grammar.unenforced == ()
+    assert accepts(grammar, call('{"x": 1}', "f0"))
+    assert accepts(grammar, call('{"x": true}', "f1"))
+    assert not accepts(grammar, call('{"x": true}', "f0"))
+    assert not accepts(grammar, call('{"x": 1}', "f1"))
+
+
+def test_recursive_references(compiler):
+    schema = obj({"v": {"type": "integer"}, "next": {"$ref": "#"}}, required=["v"])
+    grammar = compiler.compile(json_recipe(schema, strict=True))
+    assert accepts(grammar, '{"v": 1, "next": {"v": 2, "next": {"v": 3}}}')
+    assert not accepts(grammar, '{"v": 1, "next": {}}')
+
+
+@pytest.mark.parametrize(
+    "parameters", ["", "null", "{}", "true", '{"type": "object", "properties": {}}']
+)
+def test_no_parameters_is_an_empty_object(compiler, parameters):
+    tool = ToolSpec(name="f0", parameters=parameters, strict=True)
+    grammar = compiler.compile(GrammarRecipe(kind="tools", tools=(tool,), canonical=False))
+    assert accepts(grammar, call("{}"))
+    assert not accepts(grammar, call('{"a": 1}'))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"type": "integer"}}},
+        {"type": ["object", "null"], "properties": {"a": {"type": "integer"}}},
+        {"anyOf": [{"type": "string"}, {"properties": {"a": {"type": "integer"}}}]},
+    ],
+)
+def test_arguments_are_always_an_object(compiler, schema):
+    grammar = compiler.compile(tools_recipe(schema))
+    assert accepts(grammar, call(ARGUMENTS))
+    assert not accepts(grammar, call('"x"'))
+    assert not accepts(grammar, call("null"))
+    assert not accepts(grammar, call('{"a": "x"}'))
+
+
+def test_any_object(compiler):
+    grammar = compiler.compile(json_recipe({"type": "object"}))
+    assert accepts(grammar, '{"a": [1, {"b": null}], "c": -1.5e-7}')
+    assert not accepts(grammar, "[1]")
+    assert not accepts(grammar, "")
+
+
+def test_no_tools_leaves_text(compiler):
+    grammar = compiler.compile(tools_recipe())
+    assert accepts(grammar, "text")
+    assert not accepts(grammar, "<tool_call>")
+
+
+UNENFORCED = [
+    ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "uniqueItems", "[1, 1]"),
+    ({"type": "integer", "not": {"const": 3}}, "not", "3"),
+    ({"type": "string", "pattern": "^(?=a)b$"}, "pattern", '"c"'),
+    ({"type": "string", "format": "color"}, "format", '"c"'),
+    ({"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 5}]}, "oneOf", "6"),
+    ({"type": "array", "contains": {"const": 1}}, "contains", "[]"),
+    ({"type": "object", "propertyNames": {"maxLength": 1}}, "propertyNames", '{"abc": 1}'),
+    ({"type": "object", "minProperties": 2}, "minProperties", '{"a": 1, "a": 1}'),
+    ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired", '{"a": 1}'),
+    ({"const": 2**53 + 1}, "const", str(2**53)),
+]
+
+
+@pytest.mark.parametrize(("schema", "keyword", "broken"), UNENFORCED)
+def test_what_cannot_be_enforced(compiler, schema, keyword, broken):
+    """Strict: refused by name. Otherwise: listed, and all else in that tool stays enforced."""
+    inner = obj({"n": {"type": "integer"}, "x": schema}, required=["n", "x"])
+    pointer = f"/properties/x/{keyword}"
+    with pytest.raises(SchemaError) as caught:
+        compiler.compile(tools_recipe(ONE, inner, strict=True))
+    assert (caught.value.pointer, caught.value.keyword) == (pointer, keyword)
+    assert caught.value.param == "tools"
+    for part in ("'f1'", repr(keyword), pointer):
+        assert part in str(caught.value)
+    grammar = compiler.compile(tools_recipe(ONE, inner))
+    assert grammar.unenforced == (Unenforced("f1", pointer, keyword),)
+    assert accepts(grammar, call(f'{{"n": 1, "x": {broken}}}', "f1"))
+    assert not accepts(grammar, call(f'{{"n": "1", "x": {broken}}}', "f1"))
+    assert not accepts(grammar, call('{"a": "1"}', "f0"))
+    with pytest.raises(SchemaError, match="strict"):
+        compiler.compile(json_recipe(schema, strict=True))
+    assert compiler.compile(json_recipe(schema)).unenforced == (
+        Unenforced("", f"/{keyword}", keyword),
+    )
+
+
+def test_provably_disjoint_one_of_is_exact(compiler):
+    schema = {
+        "oneOf": [
+            obj({"kind": {"const": "a"}, "x": {"type": "integer"}}, required=["kind", "x"]),
+            obj({"kind": {"const": "b"}, "y": {"type": "boolean"}}, required=["kind", "y"]),
+        ]
+    }
+    grammar = compiler.compile(json_recipe(schema, strict=True))
+    assert grammar.unenforced == ()
+    assert accepts(grammar, '{"kind": "b", "y": true}')
+    assert not accepts(grammar, '{"kind": "b", "x": 1}')
+
+
+def test_pattern_properties_go_with_what_depends_on_them(compiler):
+    schema = {
+        "type": "object",
+        "patternProperties": {"^(?!_)": {"type": "integer"}},
+        "additionalProperties": False,
+    }
+    grammar = compiler.compile(json_recipe(schema))
+    assert {u.keyword for u in grammar.unenforced} == {"patternProperties", "additionalProperties"}
+    assert accepts(grammar, '{"a": 1}')
+
+
+def test_unused_definitions_do_not_count(compiler):
+    schema = obj({"a": {"type": "integer"}}, **{"$defs": {"unused": {"not": {}}}})
+    assert compiler.compile(json_recipe(schema, strict=True)).unenforced == ()
+
+
+IMPOSSIBLE = [
+    {"enum": []},
+    False,
+    {"type": "object", "properties": {"a": False}, "required": ["a"]},
+    {"type": "object", "properties": {"a": {"enum": []}}, "required": ["a"]},
+    {"type": "integer", "minimum": 5, "maximum": 1},
+    {"type": "integer", "minimum": 1, "maximum": 5, "multipleOf": 7},
+    {"type": "string", "minLength": 3, "maxLength": 2},
+    {"type": "array", "items": False, "minItems": 1},
+    {"allOf": [{"type": "string"}, {"type": "integer"}]},
+    {"type": "string", "enum": ["abc"], "pattern": "^x"},
+    {"$ref": "#"},
+    {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/n"}},
+        "required": ["a"],
+        "$defs": {"n": False},
+    },
+]
+
+
+@pytest.mark.parametrize("schema", IMPOSSIBLE, ids=json.dumps)
+@pytest.mark.parametrize("strict", [False, True])
+def test_impossible_schemas_end_at_compile(compiler, schema, strict):
+    with pytest.raises(SchemaError, match="impossible schema") as caught:
+        compiler.compile(json_recipe(schema, strict=strict))
+    assert caught.value.param == "response_format"
+    wrapped = obj({"x": schema}, required=["x"])
+    if "#" not in json.dumps(schema):
+        with pytest.raises(SchemaError, match="'f0'.*impossible schema"):
+            compiler.compile(tools_recipe(wrapped, strict=strict))
+
+
+@pytest.mark.parametrize(
+    "part", [False, {"enum": []}, {"$ref": "#/$defs/loop"}, {"$ref": "#/$defs/no"}]
+)
+def test_an_impossible_optional_part_is_left_out(compiler, part):
+    loop = {"type": "object", "properties": {"a": {"$ref": "#/$defs/loop"}}, "required": ["a"]}
+    schema = obj({"a": {"type": "integer"}, "b": part}, **{"$defs": {"loop": loop, "no": False}})
+    grammar = compiler.compile(json_recipe(schema, strict=True))
+    assert accepts(grammar, '{"a": 1}')
+    assert not accepts(grammar, '{"a": 1, "b": 1}')
+    assert not accepts(grammar, '{"b": {"a": 1}}')
+
+
+def test_control_characters_in_literals(compiler):
+    grammar = compiler.compile(json_recipe({"enum": ["ok\n", "\x01"]}))
+    assert grammar.unenforced == ()
+    assert accepts(grammar, '"ok\\n"')
+    with pytest.raises(SchemaError, match="control characters"):
+        compiler.compile(json_recipe({"const": "\x1f"}, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "JSON text"),
+        ("[" * 100_000, "JSON text"),
+        ("5", "expected a JSON Schema"),
+        ('{"type": "objekt"}', "not a valid JSON Schema"),
+    ],
+)
+def test_malformed_schemas(compiler, text, message):
+    with pytest.raises(SchemaError, match=message):
+        compiler.compile(GrammarRecipe(kind="json", schema=text))
+    with pytest.raises(SchemaError, match="'f0'"):
+        tool = ToolSpec(name="f0", parameters=text)
+        compiler.compile(GrammarRecipe(kind="tools", tools=(tool,)))
+
+
+def test_unknown_format(compiler):
+    with pytest.raises(ConfigError, match="nowhere"):
+        compiler.compile(replace(json_recipe(True), tool_format="nowhere"))
+
+
+def test_a_format_whose_trigger_cannot_be_told_from_text():
+    odd = replace(load_format("hermes"), trigger="<<", call_begin="<<")
+    with pytest.raises(ConfigError, match="trigger"):
+        tools_lark(odd, [], require_call=False, parallel=True)
+
+
+def test_a_format_of_another_shape():
+    other = replace(
+        load_format("hermes"),
+        trigger="[CALL]",
+        call_begin="[CALL]",
+        call_end="",
+        text_separator="",
+        call_separator="; ",
+        item_separator=",",
+        key_separator=":",
+        name_key="fn",
+        arguments_key="args",
+    )
+    block = '%json {"type": "boolean"}'
+    lark = tools_lark(other, [("f", block)], require_call=False, parallel=True)
+    grammar = compiler_module.LLGuidanceGrammar(VOCABULARY, lark, canonical=False)
+    assert accepts(
+        grammar, 'text [x] [CAL [CALL]{"fn":"f","args":true}; [CALL]{"fn":"f","args":false}'
+    )
+    assert not accepts(grammar, 'text [CALL] {"fn":"f","args":true}')
+
+
+def test_equal_recipes_compile_once_even_at_once(compiler, monkeypatch):
+    built, gate = [], threading.Event()
+
+    class Slow(compiler_module.LLGuidanceGrammar):
+        def __init__(self, *args, **kwargs):
+            built.append(threading.get_ident())
+            gate.wait(5)
+            super().__init__(*args, **kwargs)
+
+    monkeypatch.setattr(compiler_module, "LLGuidanceGrammar", Slow)
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(compiler.compile(json_recipe(ONE))))
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1
+    assert len(results) == 6
+    assert len({id(grammar) for grammar in results}) == 1
+
+
+def test_a_failure_reaches_all_who_wait_and_is_not_kept(compiler):
+    errors = []
+
+    def run():
+        try:
+            compiler.compile(json_recipe({"enum": []}))
+        except SchemaError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(errors) == 4
+
+
+def test_open_from_many_threads(compiler):
+    grammar = compiler.compile(tools_recipe(ONE))
+    good = []
+
+    def run():
+        good.extend(accepts(grammar, "Hello.\n" + call(ARGUMENTS)) for _ in range(10))
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert good == [True] * 40
+
+
+def test_cache_is_bounded_and_keeps_the_recently_used():
+    compiler = GrammarCompiler(VOCABULARY, max_entries=3)
+    first = compiler.compile(json_recipe({"const": 0}))
+    for value in range(1, 3):
+        compiler.compile(json_recipe({"const": value}))
+    assert compiler.compile(json_recipe({"const": 0})) is first
+    compiler.compile(json_recipe({"const": 3}))
+    assert compiler.compile(json_recipe({"const": 0})) is first
+    assert len(compiler._entries) <= 3
+    small = GrammarCompiler(VOCABULARY, max_bytes=1)
+    for value in range(3):
+        small.compile(json_recipe({"const": value}))
+    assert len(small._entries) == 1

@@ -1,0 +1,135 @@
+"""OpenAI messages in, roles, texts and calls out; errors name the field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specrt.errors import RequestError
+from specrt.grammars.formats import load_format
+from specrt.grammars.messages import Call, Message, read_messages
+
+HERMES = load_format("hermes")
+USER = {"role": "user", "content": "hi"}
+
+
+def call(arguments: object, name: object = "f") -> dict[str, Any]:
+    return {"id": "call_1", "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def asked(*calls: object, **fields: Any) -> dict[str, Any]:
+    return {"role": "assistant", "tool_calls": list(calls), **fields}
+
+
+def read(*messages: object) -> list[Message]:
+    return read_messages(list(messages), HERMES)
+
+
+def test_contents() -> None:
+    parts = [
+        {"type": "text", "text": "a", "cache_control": {}},
+        {"type": "text", "text": "b\ud83d"},
+    ]
+    assert read({"role": "developer", "content": parts}, {"role": "user", "content": ""}) == [
+        Message(role="system", content="ab\ufffd"),
+        Message(role="user", content=""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "absent", [{}, {"content": None}, {"content": None, "function_call": None, "refusal": None}]
+)
+def test_an_assistant_may_only_call(absent: dict[str, Any]) -> None:
+    messages = read(USER, asked(call('{"b":1,"a":"\\u00e9"}'), **absent))
+    arguments = Call("f", '{"b":1,"a":"\\u00e9"}', '{"b": 1, "a": "é"}')
+    assert messages[1] == Message(role="assistant", content="", calls=(arguments,))
+
+
+def test_arguments_in_the_style_stay_as_they_are() -> None:
+    text = '{"n": 1.50, "e": 1E5, "s": "a, b: c"}'
+    (first,) = read(USER, asked(call(text)))[1].calls
+    assert first == ("f", text, text)
+
+
+@pytest.mark.parametrize(("arguments", "styled"), [("", "{}"), ({"a": "é"}, '{"a": "é"}')])
+def test_other_ways_of_writing_arguments(arguments: object, styled: str) -> None:
+    (first,) = read(USER, asked(call(arguments)))[1].calls
+    assert first.styled == styled
+
+
+def test_tool_results_follow_calls() -> None:
+    result = {"role": "tool", "content": "1", "tool_call_id": "x"}
+    messages = read(USER, asked(call("{}"), call("{}")), result, {**result, "name": "f"})
+    assert messages[3] == Message(role="tool", content="1", name="f")
+
+
+@pytest.mark.parametrize(
+    ("messages", "param", "message"),
+    [
+        (None, "messages", "a list of at least one message, got null"),
+        ([], "messages", r"a list of at least one message, got \[\]"),
+        (["hi"], "messages[0]", "an object with role and content, got 'hi'"),
+        ([USER, {"content": "x"}], "messages[1].role", "system, developer, user.*, got null"),
+        ([{"role": "function", "content": "x"}], "messages[0].role", "got 'function'"),
+        ([{"role": ["user"], "content": "x"}], "messages[0].role", r"got \['user'\]"),
+        ([{"role": "user"}], "messages[0].content", "text or a list of text parts, got null"),
+        ([USER, {"role": "assistant"}], "messages[1].content", "text or tool_calls, got null"),
+        ([USER, asked()], "messages[1].content", "text or tool_calls, got null"),
+        ([{"role": "user", "content": 5}], "messages[0].content", "got 5"),
+        (
+            [{"role": "user", "content": [{"type": "text", "text": "x"}, {"type": "image_url"}]}],
+            "messages[0].content[1].type",
+            r"'text' \(this model reads only text\), got 'image_url'",
+        ),
+        ([{"role": "user", "content": ["x"]}], "messages[0].content[0].type", "got 'x'"),
+        (
+            [{"role": "user", "content": [{"type": "text"}]}],
+            "messages[0].content[0].text",
+            "expected text, got null",
+        ),
+        ([{"role": "tool", "content": "x"}], "messages[0].role", "only behind the assistant"),
+        (
+            [USER, {"role": "assistant", "content": "x"}, {"role": "tool", "content": "x"}],
+            "messages[2].role",
+            "only behind the assistant",
+        ),
+        ([USER, asked("x")], "messages[1].tool_calls[0].function", "got null"),
+        ([USER, asked(call("{}", ""))], "messages[1].tool_calls[0].function.name", "got ''"),
+        (
+            [USER, asked(call("{}"), call('{"a": 1'))],
+            "messages[1].tool_calls[1].function.arguments",
+            "the JSON text of an object, got .*cut by max_tokens",
+        ),
+        (
+            [USER, asked(call("[1]"))],
+            "messages[1].tool_calls[0].function.arguments",
+            r"an object, got '\[1\]'",
+        ),
+        (
+            [USER, asked(call('{"a": NaN}'))],
+            "messages[1].tool_calls[0].function.arguments",
+            "NaN is not JSON",
+        ),
+        ([USER, asked(call(None))], "messages[1].tool_calls[0].function.arguments", "got null"),
+        (
+            [USER, {"role": "assistant", "content": "x", "function_call": {"name": "f"}}],
+            "messages[1].function_call",
+            "use tool_calls",
+        ),
+        ([{**USER, "name": 3}], "messages[0].name", "expected text, got 3"),
+    ],
+)
+def test_errors_name_the_field(messages: object, param: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        read_messages(messages, HERMES)
+    assert caught.value.param == param
+    assert caught.value.message.startswith(param)
+
+
+def test_hostile_arguments_are_refused_not_fatal() -> None:
+    deep = '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    with pytest.raises(RequestError, match="function.arguments"):
+        read(USER, asked(call(deep)))
+    (long,) = read(USER, asked(call('{"a": ' + "9" * 5000 + "}")))[1].calls
+    assert long.styled == '{"a": ' + "9" * 5000 + "}"
