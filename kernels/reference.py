@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """y = x W^T + b in float64: [T, in], [out, in], [out] -> float32 [T, out]."""
+    """Linear layer in float64, x W^T + b: [T, in], [out, in], [out] -> float32 [T, out]."""
     result = rows.double() @ weight.double().T
     return (result if bias is None else result + bias.double()).float()
 
 
 def rms_norm(rows: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over the last dimension, in float64."""
+    """RMSNorm in float64: x / sqrt(mean(x^2) + eps) * weight over the last dimension."""
     values = rows.double()
     mean_square = (values * values).mean(dim=-1, keepdim=True)
     return (values / torch.sqrt(mean_square + eps) * weight.double()).float()

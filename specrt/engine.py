@@ -7,6 +7,7 @@ process; `async_engine.py` runs it in a process of its own, `llm.py` in the call
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from specrt.grammars.compiler import GrammarCompiler
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.config import TargetConfig
 from specrt.model.loader import load_target
+from specrt.model.weights import weight_shapes
 from specrt.plan import RequestResult
 from specrt.request import EngineRequest, FinishReason, RequestOutput, RequestStats, TokenLogprob
 from specrt.scheduler import ScheduledRequest, Scheduler
@@ -79,11 +81,13 @@ class LLMEngine:
         self.model_name = config.model.served_model_name or loaded.name
         target = loaded.config
         self.context_length = _context_length(config, target)
-        self.tokenizer = Tokenizer(loaded.folder, vocab_size=target.vocab_size)
+        self.tokenizer = Tokenizer(loaded.folder, target.vocab_size, target.eos_token_ids)
         vocabulary = Vocabulary(
             self.tokenizer.tokenizer_json(), target.vocab_size, self.tokenizer.eos_token_ids
         )
         num_slots = _num_slots(config, target, self.context_length)
+        self._kv_bytes = num_slots * _slot_bytes(target)
+        self._weight_bytes = 4 * sum(map(math.prod, weight_shapes(target).values()))  # float32
         store = KVStore(num_slots, target.num_layers, target.num_kv_heads, target.head_dim)
         self.cache = CacheManager(num_slots, check=config.cache.check_cache)
         is_drafting = bool(config.speculative.sources)
@@ -127,7 +131,6 @@ class LLMEngine:
         text = TextOutput(self.tokenizer, request.sampling.stop)
         self._live[request.request_id] = _Live(entry, text)
         self.counters.requests_total += 1
-        self.counters.prompt_tokens_total += len(request.prompt_token_ids)
 
     def abort(self, request_id: str) -> bool:
         """End a request in this step; its computed prefix stays cached. False = not in flight."""
@@ -240,6 +243,7 @@ class LLMEngine:
 
     def _count(self, entry: ScheduledRequest) -> None:
         """Add a request that ends to the totals."""
+        self.counters.prompt_tokens_total += entry.stats.num_prompt_tokens
         self.counters.cached_tokens_total += entry.stats.num_cached_tokens
         self.counters.output_tokens_total += entry.stats.num_output_tokens
         for totals, counts in (
@@ -273,6 +277,8 @@ class LLMEngine:
             "drafted_total": dict(self._drafted),
             "accepted_total": dict(self._accepted),
             "last_gen_throughput": self._last_throughput,
+            "kv_bytes": self._kv_bytes,
+            "weight_bytes": self._weight_bytes,
             "context_length": self.context_length,
             "model_name": self.model_name,
         }
@@ -286,18 +292,22 @@ def _snapshot(entry: ScheduledRequest) -> RequestStats:
 def _context_length(config: EngineConfig, target: TargetConfig) -> int:
     wanted = config.model.context_length
     if wanted is None:
-        return target.max_position_embeddings
-    if wanted > target.max_position_embeddings:
+        return target.max_positions
+    if wanted > target.max_positions:
         raise ConfigError(
             f"--context-length: {wanted} is more than the model's own context of"
-            f" {target.max_position_embeddings} tokens"
+            f" {target.max_positions} tokens"
         )
     return wanted
 
 
+def _slot_bytes(target: TargetConfig) -> int:
+    return bytes_per_slot(target.num_layers, target.num_kv_heads, target.head_dim)
+
+
 def _num_slots(config: EngineConfig, target: TargetConfig, context_length: int) -> int:
     """Slots of the KV cache: what was asked for, or whole contexts within the memory share."""
-    slot_bytes = bytes_per_slot(target.num_layers, target.num_kv_heads, target.head_dim)
+    slot_bytes = _slot_bytes(target)
     allowed = int(_free_memory() * config.cache.mem_fraction_static) // slot_bytes
     wanted = config.cache.max_total_tokens
     if wanted is None:

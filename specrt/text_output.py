@@ -31,7 +31,7 @@ class TextOutput:
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
-        self._detokenizer: Detokenizer = tokenizer.detokenizer()
+        self._detokenizer: Detokenizer = tokenizer.detokenizer(skip_special_tokens=True)
         self._stop = tuple(s for s in stop if s)
         self._held = ""
 

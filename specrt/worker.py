@@ -83,6 +83,7 @@ class Worker:
         self.compiler = compiler
         self.builder = builder
         self.eos_token_ids = frozenset(eos_token_ids)
+        self.device = store.keys[0].device
         self.requests: dict[str, WorkerRequest] = {}
         self._bitmask = np.zeros((1, (model.config.vocab_size + 31) // 32), dtype=np.int32)
 
@@ -119,16 +120,18 @@ class Worker:
 
         Overwrites the first slots of the pool: only before any request.
         """
-        slots = np.arange(num_context + num_rows, dtype=np.int32)
+        num_context = max(0, min(num_context, self.store.num_slots - num_rows))
+        # Rows beyond a small pool share a slot: the time is the same.
+        slots = np.arange(num_context + num_rows, dtype=np.int32) % self.store.num_slots
         group = RowGroup(
             context_slots=slots[:num_context],
             row_slots=slots[num_context:],
             num_chain=1,
             parents=np.zeros(num_rows - 1, dtype=np.int32),
         )
-        token_ids = torch.zeros(num_rows, dtype=torch.int64, device=self.store.device)
+        token_ids = torch.zeros(num_rows, dtype=torch.int64, device=self.device)
         positions = torch.full_like(token_ids, num_context + 1)
-        rows = torch.arange(num_rows, device=self.store.device)
+        rows = torch.arange(num_rows, device=self.device)
         start = time.perf_counter()
         self.attention.plan([group])
         logits = self.model.forward(token_ids, positions, self.attention, rows).logits
@@ -261,12 +264,11 @@ class Worker:
         if not groups:
             return torch.empty(0, 0)
         self.attention.plan(groups)
-        device = self.store.device
         return self.model.forward(
-            torch.tensor(token_ids, dtype=torch.int64, device=device),
-            torch.tensor(positions, dtype=torch.int64, device=device),
+            torch.tensor(token_ids, dtype=torch.int64, device=self.device),
+            torch.tensor(positions, dtype=torch.int64, device=self.device),
             self.attention,
-            torch.tensor(logits_rows, dtype=torch.int64, device=device),
+            torch.tensor(logits_rows, dtype=torch.int64, device=self.device),
         ).logits
 
     # ---- accept ------------------------------------------------------------------------------

@@ -64,9 +64,9 @@ def engines(folder: Path) -> dict[str, LLMEngine]:
 
 @pytest.fixture
 def engine(engines: dict[str, LLMEngine]) -> Iterator[LLMEngine]:
+    engines["all"].flush_cache()
     yield engines["all"]
     assert not engines["all"].has_work
-    engines["all"].flush_cache()
 
 
 def make_requests(engine: LLMEngine, count: int, temperature: float) -> list[EngineRequest]:

@@ -33,7 +33,7 @@ class ByteDetokenizer:
 class ByteTokenizer:
     """The part of Tokenizer that TextOutput needs."""
 
-    def detokenizer(self) -> ByteDetokenizer:
+    def detokenizer(self, *, skip_special_tokens: bool) -> ByteDetokenizer:
         return ByteDetokenizer()
 
 

@@ -134,9 +134,7 @@ class TorchAttention:
             columns = np.concatenate(gathered)
             has_rows = int(columns[-1]) >= num_context
             assert not has_rows or int(columns[-num_rows]) == num_context
-            stretches.append(
-                self._stretch(slots, 0, len(columns), columns, visible, num_context)
-            )
+            stretches.append(self._stretch(slots, 0, len(columns), columns, visible, num_context))
         return tuple(stretches)
 
     def _stretch(
@@ -173,10 +171,9 @@ class TorchAttention:
 
 
 def row_visibility(group: RowGroup) -> npt.NDArray[np.bool_]:
-    """bool [R, R]: which rows of the group a row attends (context is attended by all).
+    """Which rows of the group each row attends: bool [R, R]. Context is attended by all.
 
-    Chain rows see the rows before them and themselves; a tree row sees what its parent sees, and
-    itself.
+    A chain row sees the rows before it and itself; a tree row what its parent sees and itself.
     """
     num_rows, num_chain = len(group.row_slots), group.num_chain
     visible = np.tri(num_rows, dtype=np.bool_)

@@ -135,5 +135,5 @@ class KVStore:
 
     def _index(self, slots: Slots) -> Tensor:
         index = torch.as_tensor(np.asarray(slots, dtype=np.int64))
-        assert not len(index) or (0 <= int(index.min()) and int(index.max()) < self.num_slots)
+        assert not len(index) or bool((index >= 0).all() and (index < self.num_slots).all())
         return index.to(self._kv.device)

@@ -67,9 +67,10 @@ class RopeConfig:
             ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
         )
         for key in keys:
-            if not isinstance(scaling.get(key), (int, float)):
+            value = scaling.get(key)
+            if not isinstance(value, (int, float)):
                 raise ConfigError(
-                    f"{source}: RoPE type {kind!r} needs the number {key!r}, got {scaling.get(key)!r}"
+                    f"{source}: RoPE type {kind!r} needs the number {key!r}, got {value!r}"
                 )
         values = {key: scaling[key] for key in keys}
         return cls(

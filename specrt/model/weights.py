@@ -93,9 +93,7 @@ def load_folder(folder: Path) -> tuple[TargetConfig, dict[str, Tensor]]:
             tensors[name] = tensor.float()
     missing = sorted(expected.keys() - tensors.keys())
     if missing:
-        raise ConfigError(
-            f"{folder}: missing tensors: {_list(missing)}; download the folder again"
-        )
+        raise ConfigError(f"{folder}: missing tensors: {_list(missing)}; download the folder again")
     return config, tensors
 
 

@@ -85,7 +85,7 @@ def _nucleus(
     total = float(heavy.sum(dtype=np.float64))
     wanted = top_p * total
     heaviest = np.flatnonzero(logits >= peak + temperature * math.log(total * _HEAVY_SHARE))
-    if float(heavy.take(heaviest).sum(dtype=np.float64)) < wanted:
+    if float(heavy.take(heaviest).sum(dtype=np.float64)) <= wanted:
         heaviest = np.flatnonzero(logits > -np.inf)
     values = logits.take(heaviest)
     descending = np.sort(values)[::-1]

@@ -7,12 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
+
 from specrt.attention import torch_backend
 from specrt.attention.base import RowGroup
 from specrt.attention.torch_backend import TorchAttention, row_visibility
 from specrt.cache.kv_store import KVStore
 from specrt.kernels import reference
-from torch import Tensor
 
 NUM_SLOTS, LAYERS, HEADS, KV_HEADS, HEAD_DIM = 300, 2, 6, 2, 16
 
@@ -97,9 +98,7 @@ def _random_groups(draw: st.DrawFn) -> list[RowGroup]:
             break
         num_context = draw(st.integers(0, len(pool) - num_rows))
         slots, pool = pool[: num_context + num_rows], pool[num_context + num_rows :]
-        parents = [
-            draw(st.integers(num_chain - 1, row - 1)) for row in range(num_chain, num_rows)
-        ]
+        parents = [draw(st.integers(num_chain - 1, row - 1)) for row in range(num_chain, num_rows)]
         groups.append(_group(slots[:num_context], slots[num_context:], num_chain, parents))
     return groups or [_group([], [0], 1)]
 

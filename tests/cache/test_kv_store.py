@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from specrt.cache.kv_store import KVStore, bytes_per_slot
 from specrt.errors import ConfigError
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from specrt.kernels import attention, reference
 from torch import Tensor
+
+from specrt.kernels import attention, reference
 
 
 def _random(*shape: int, seed: int = 0) -> Tensor:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
+
 from specrt.kernels import linear, reference
 from specrt.kernels.linear import PackedLinear, find_min_rows
-from torch import Tensor
 
 # (in, out): the shapes of SmolLM2, wide inputs (another oneDNN path), and sizes without a factor.
 SHAPES = [(576, 960), (576, 3072), (1536, 576), (2048, 512), (64, 96), (100, 70), (1031, 33)]

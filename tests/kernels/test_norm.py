@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from specrt.kernels import reference
 from specrt.kernels.norm import RMSNorm
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from specrt.errors import ConfigError
 from specrt.model.config import RopeConfig, TargetConfig
 

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from fakes import tiny_model_folder
+from torch import Tensor
+
 from specrt.attention.base import RowGroup
 from specrt.attention.torch_backend import TorchAttention
 from specrt.cache.kv_store import KVStore
@@ -17,7 +19,6 @@ from specrt.errors import ConfigError
 from specrt.model.decoder import ModelOutput, TargetModel
 from specrt.model.embedded import find_embedded
 from specrt.model.weights import load_folder
-from torch import Tensor
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -38,7 +39,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "no groups": {"num_key_value_heads": 4},
     "biases": {"attention_bias": True, "mlp_bias": True},
     "head_dim": {"head_dim": 32},
-    "five layers": {"num_hidden_layers": 5},
+    "three layers": {"num_hidden_layers": 3},
 }
 
 
@@ -236,8 +237,10 @@ def test_smollm2_equals_transformers(smollm2: Path) -> None:
     output = Runner(model).chain(tokens, capture=(0, 15, 29))
     torch.testing.assert_close(output.logits, logits, atol=1e-4, rtol=0)
     expected = torch.cat([hidden_states[i] for i in (0, 15, 29)], dim=-1)
-    # The residual stream reaches thousands in a few columns: relative there.
-    torch.testing.assert_close(output.captured, expected, atol=1e-4, rtol=1e-4)
+    assert output.captured is not None
+    # A few columns of the residual stream reach thousands: rounding is relative to those.
+    scale = expected.abs().amax(dim=-1, keepdim=True)
+    assert float(((output.captured - expected).abs() / scale).max()) < 1e-5
     runner = Runner(model)
     runner.chain(tokens[:50])
     parts = [runner.chain(tokens[i : i + 1], i).logits for i in range(50, 56)]

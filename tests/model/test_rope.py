@@ -2,15 +2,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from specrt.model.config import RopeConfig
 from specrt.model.rope import inverse_frequencies, rotary_table, rotate
 
 ROPES = {
     "default": RopeConfig(theta=1e5),
     "linear": RopeConfig(theta=1e4, rope_type="linear", factor=3.0),
-    "llama3": RopeConfig(
-        theta=5e5, rope_type="llama3", factor=32.0, original_max_positions=8192
-    ),
+    "llama3": RopeConfig(theta=5e5, rope_type="llama3", factor=32.0, original_max_positions=8192),
 }
 
 
