@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Protocol
 
 from specrt.grammars.chat import ChatRenderer
+from specrt.grammars.formats import ToolFormat
 from specrt.grammars.messages import read_messages
 from specrt.grammars.special_text import Rendering
 from specrt.grammars.tools import read_tools
@@ -38,6 +39,14 @@ class PromptTokenizer(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of ids, special tokens included."""
         ...
+
+
+class ChatTokenizer(PromptTokenizer, Protocol):
+    """A tokenizer that also brings its model's chat template."""
+
+    chat_template: str | None
+    special_tokens: Mapping[str, str]
+    special_token_ids: Collection[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,3 +196,15 @@ class PromptBuilder:
                 (oldest, _), _ = self._encoded.popitem(last=False)
                 self._num_chars -= len(oldest)
         return token_ids
+
+
+def make_prompt_builder(tokenizer: ChatTokenizer, tool_format: ToolFormat) -> PromptBuilder:
+    """A builder with the model's own template and an empty memo."""
+    renderer = ChatRenderer(
+        tokenizer.chat_template,
+        tool_format,
+        special_tokens=[tokenizer.decode([i]) for i in sorted(tokenizer.special_token_ids)],
+        bos_token=tokenizer.special_tokens.get("bos_token", ""),
+        eos_token=tokenizer.special_tokens.get("eos_token", ""),
+    )
+    return PromptBuilder(renderer, tokenizer, TurnMemo())

@@ -107,9 +107,7 @@ def find_min_rows(multiply: Callable[[Tensor], Tensor], in_features: int) -> int
 
 
 def _has_onednn() -> bool:
-    return bool(torch.backends.mkldnn.is_available()) and hasattr(
-        torch.ops.mkldnn, "_reorder_linear_weight"
-    )
+    return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
 @functools.cache

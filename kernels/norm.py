@@ -29,4 +29,5 @@ class RMSNorm:
     def __call__(self, rows: Tensor) -> Tensor:
         """[..., N] -> a new tensor of the same shape; a row's result depends on that row alone."""
         norm = torch.linalg.vector_norm(rows, dim=-1, keepdim=True).hypot_(self._floor)
-        return (rows / norm).mul_(self._weight)
+        scaled: Tensor = (rows / norm).mul_(self._weight)
+        return scaled

@@ -15,13 +15,12 @@ import sys
 import types
 import typing
 from collections.abc import Sequence
-from typing import Any, Literal, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn
 
 from specrt import __version__
-from specrt.config import EngineConfig, ServerConfig
+from specrt.config import EngineConfig, ServerConfig, build
 from specrt.errors import ConfigError, SpecrtError
 
-_Config = TypeVar("_Config")
 _BENCHES = ("replay", "equality", "compare")
 
 
@@ -74,22 +73,6 @@ def add_flags(parser: argparse.ArgumentParser, config: type) -> None:
         parser.add_argument(name, **settings)
 
 
-def from_flags(config: type[_Config], values: dict[str, Any]) -> _Config:
-    """Build `config` from parsed flags; what is absent keeps its default.
-
-    Raises:
-        ConfigError: a value is out of range.
-    """
-    hints = typing.get_type_hints(config)
-    made: dict[str, Any] = {}
-    for spec in dataclasses.fields(config):  # type: ignore[arg-type]
-        if dataclasses.is_dataclass(hints[spec.name]):
-            made[spec.name] = from_flags(typing.cast(type, hints[spec.name]), values)
-        elif spec.name in values:
-            made[spec.name] = values[spec.name]
-    return config(**made)
-
-
 def _parser() -> _Parser:
     parser = _Parser(prog="specrt", description="An inference runtime for tool calls.")
     parser.add_argument("--version", action="version", version=f"specrt {__version__}")
@@ -131,14 +114,14 @@ def _start_logging(level: str) -> None:
 
 
 def _serve(values: dict[str, Any]) -> int:
-    server, engine = from_flags(ServerConfig, values), from_flags(EngineConfig, values)
+    server, engine = build(ServerConfig, values), build(EngineConfig, values)
     from specrt.server.app import serve
 
     return serve(server, engine)
 
 
 def _bench(values: dict[str, Any]) -> int:
-    options = from_flags(values["options"], values)
+    options = build(values["options"], values)
     from specrt.bench.options import EqualityOptions, ReplayOptions
 
     if isinstance(options, ReplayOptions):
@@ -157,7 +140,7 @@ def _bench(values: dict[str, Any]) -> int:
 def _chat(values: dict[str, Any]) -> int:
     from specrt import chat
 
-    return chat.run(from_flags(chat.ChatOptions, values))
+    return chat.run(build(chat.ChatOptions, values))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -6,10 +6,14 @@ The CLI flags of `specrt serve` are made from these fields (see cli.py).
 from __future__ import annotations
 
 import dataclasses
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from specrt.errors import ConfigError
+
+_Config = TypeVar("_Config")
 
 
 def flag(default: Any, help: str, **metadata: Any) -> Any:
@@ -185,6 +189,24 @@ class EngineConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     speculative: SpeculativeConfig = field(default_factory=SpeculativeConfig)
     grammar: GrammarConfig = field(default_factory=GrammarConfig)
+
+
+def build(config: type[_Config], values: Mapping[str, Any]) -> _Config:
+    """Make `config`, nested ones included, from values by field name; others are ignored.
+
+    What is absent keeps its default.
+
+    Raises:
+        ConfigError: a value is out of range.
+    """
+    hints = typing.get_type_hints(config)
+    made: dict[str, Any] = {}
+    for spec in dataclasses.fields(config):  # type: ignore[arg-type]
+        if dataclasses.is_dataclass(hints[spec.name]):
+            made[spec.name] = build(typing.cast(type, hints[spec.name]), values)
+        elif spec.name in values:
+            made[spec.name] = values[spec.name]
+    return config(**made)
 
 
 def flatten(config: object) -> dict[str, object]:

@@ -108,7 +108,7 @@ class LLMEngine:
         self.pass_cost: PassCost | None = None
         if is_drafting:
             self.pass_cost = measure(self.worker.time_pass)
-            logger.info("pass cost (ms by rows): %s", self.pass_cost)
+            logger.info("milliseconds of a pass by rows: %s", self.pass_cost)
             self.worker.builder = make_tree_builder(config.speculative.sources, self.pass_cost)
         self.counters = EngineCounters()
         self._drafted: dict[str, int] = {}

@@ -17,7 +17,7 @@ TOP_FOLDERS = ("draft_heads", "grammars", "kernels", "train")
 # Each line may import the lines below it and its own package, nothing above and nothing beside.
 LAYERS = (
     ("__main__", "serve"),
-    ("cli",),
+    ("cli", "__init__"),
     ("server", "train"),
     ("bench", "chat"),
     ("async_engine", "llm"),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from specrt import __version__, cli
-from specrt.config import EngineConfig, ServerConfig, flag, flatten
+from specrt.config import EngineConfig, ServerConfig, build, flag, flatten
 from specrt.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,9 +35,9 @@ def _parse(*argv: str) -> dict[str, Any]:
 
 def test_flags_have_the_types_of_their_fields() -> None:
     argv = ["--count", "7", "--share=0.25", "--name", "x", "--is-loud", "--mode", "right"]
-    options = cli.from_flags(_Options, _parse(*argv))
+    options = build(_Options, _parse(*argv))
     assert options == _Options(count=7, share=0.25, name="x", is_loud=True, mode="right")
-    assert cli.from_flags(_Options, _parse()) == _Options()
+    assert build(_Options, _parse()) == _Options()
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_every_config_field_is_a_serve_flag() -> None:
     for name in [*flatten(ServerConfig()), *flatten(EngineConfig())]:
         assert "--" + name.replace("_", "-") in parser.format_help()
     values = vars(parser.parse_args(["--port", "9", "--speculative", "none", "--check-cache"]))
-    engine = cli.from_flags(EngineConfig, values)
+    engine = build(EngineConfig, values)
     assert (engine.speculative.speculative, engine.cache.check_cache) == ("none", True)
-    assert cli.from_flags(ServerConfig, values).port == 9
-    assert cli.from_flags(EngineConfig, vars(parser.parse_args([]))) == EngineConfig()
+    assert build(ServerConfig, values).port == 9
+    assert build(EngineConfig, vars(parser.parse_args([]))) == EngineConfig()
 
 
 def _fake_app(monkeypatch: pytest.MonkeyPatch, serve: Any) -> None:

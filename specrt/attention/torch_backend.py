@@ -23,10 +23,14 @@ from specrt.attention.base import RowGroup
 from specrt.cache.kv_store import KVStore
 from specrt.kernels.attention import attend, fold_heads, merge, unfold_heads
 
-# A run of at least this many slots is read in place; shorter ones are gathered. In place costs one
-# more attention call and a merge (about 60 us with 3 key heads of 64), a gather costs about 0.15 us
-# a slot for keys and values: the two meet near 400 slots (2-core AVX-512 machine).
-MIN_VIEW_SLOTS = 400
+# A run of at least this many slots is read in place, shorter ones are gathered into one stretch. In
+# place costs one more call and a merge, a gather a copy. SmolLM2's heads, three runs, one row,
+# 2-core AVX-512 machine: runs of 100 slots 207 us in place, 151 us gathered; of 200: 225 and 231;
+# of 400: 290 and 409. Eight and 32 rows cross at the same place.
+MIN_VIEW_SLOTS = 200
+# From this many mask cells (rows x context) on, context is read without a mask and merged: 256 rows
+# over 7000 tokens take 76 ms instead of 89 ms, and no 25 MB mask is made.
+MIN_SPLIT_CELLS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,52 +118,35 @@ class TorchAttention:
     def _stretches(self, group: RowGroup) -> tuple[_Stretch, ...]:
         num_context, num_rows = len(group.context_slots), len(group.row_slots)
         slots = np.concatenate([group.context_slots, group.row_slots]).astype(np.int64)
-        cuts = np.flatnonzero(np.diff(slots) != 1) + 1
-        starts = [0, *cuts.tolist()]
-        ends = [*cuts.tolist(), len(slots)]
+        is_cut = np.diff(slots) != 1
+        if num_rows * num_context >= MIN_SPLIT_CELLS:
+            is_cut[num_context - 1] = True
+        cuts = (np.flatnonzero(is_cut) + 1).tolist()
+        starts, ends = [0, *cuts], [*cuts, len(slots)]
         visible = row_visibility(group)
-        # The rows stay in one stretch: then each row sees at least itself there, and no line of a
-        # mask is all -inf. If a cut lies among them they are gathered.
-        is_last_whole = starts[-1] <= num_context
-        if len(starts) == 1:
-            return (self._stretch(slots, 0, len(slots), None, visible, num_context),)
+        # The rows stay in one stretch: each row sees at least itself there, so that no line of a
+        # mask is all -inf. Rows that a cut divides are gathered.
+        rows_are_one_run = starts[-1] <= num_context
         stretches, gathered = [], []
         for start, end in zip(starts, ends, strict=True):
-            has_rows = end > num_context
-            if end - start >= MIN_VIEW_SLOTS and (not has_rows or is_last_whole):
-                stretches.append(self._stretch(slots, start, end, None, visible, num_context))
+            is_long = end - start >= MIN_VIEW_SLOTS or not cuts
+            if is_long and (end <= num_context or rows_are_one_run):
+                mask = self._mask(visible, end - start) if end > num_context else None
+                stretches.append(_Stretch(int(slots[start]), end - start, None, mask))
             else:
-                gathered.append(np.arange(start, end))
+                gathered.append(slots[start:end])
         if gathered:
-            columns = np.concatenate(gathered)
-            has_rows = int(columns[-1]) >= num_context
-            assert not has_rows or int(columns[-num_rows]) == num_context
-            stretches.append(self._stretch(slots, 0, len(columns), columns, visible, num_context))
+            joined = np.concatenate(gathered)
+            has_rows = gathered[-1][-1] == slots[-1]  # runs are in order, rows come last
+            mask = self._mask(visible, len(joined)) if has_rows else None
+            stretches.append(_Stretch(0, len(joined), self._tensor(joined), mask))
         return tuple(stretches)
 
-    def _stretch(
-        self,
-        slots: npt.NDArray[np.int64],
-        start: int,
-        end: int,
-        columns: npt.NDArray[np.int64] | None,
-        visible: npt.NDArray[np.bool_],
-        num_context: int,
-    ) -> _Stretch:
-        """One stretch: slots[start:end] in place, or slots[columns] gathered."""
-        length = end - start
-        last = end - 1 if columns is None else int(columns[-1])
-        mask = None
-        # A single row sees all; context is seen by all.
-        if last >= num_context and len(visible) > 1:
-            mask = self._mask(visible, length)
-        if columns is None:
-            return _Stretch(int(slots[start]), length, None, mask)
-        return _Stretch(0, length, self._tensor(slots[columns]), mask)
-
-    def _mask(self, visible: npt.NDArray[np.bool_], length: int) -> Tensor:
+    def _mask(self, visible: npt.NDArray[np.bool_], length: int) -> Tensor | None:
         """The mask over `length` columns, the last of which are the rows: [1, 1, R * group, L]."""
         num_rows = len(visible)
+        if num_rows == 1:
+            return None  # a single row sees all
         mask = torch.zeros((num_rows, length), dtype=self._dtype)
         rows = torch.from_numpy(~visible)
         mask[:, length - num_rows :].masked_fill_(rows, float("-inf"))

@@ -131,6 +131,7 @@ def _is_same(path: Path, record: dict[str, Any]) -> bool:
         status = path.stat()
         if status.st_size != record["size"]:
             return False
-        return status.st_mtime_ns == record["mtime_ns"] or sha256(path) == record["sha256"]
+        is_unchanged: bool = status.st_mtime_ns == record["mtime_ns"]
+        return is_unchanged or sha256(path) == str(record["sha256"])
     except (OSError, KeyError):
         return False

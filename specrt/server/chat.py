@@ -7,6 +7,9 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from specrt.errors import RequestError
 from specrt.grammars.base import GrammarRecipe, Unenforced
@@ -20,7 +23,9 @@ from specrt.server.protocol import ChatChunk, ChatRequest, ChatResponse, Violati
 from specrt.server.sampling import resolve_max_tokens, resolve_seed, sampling_params
 from specrt.server.served_model import ServedModel
 from specrt.server.streaming import DONE, event
-from specrt.server.violations import find_violations, log_unexplained
+from specrt.server.violations import find_violations
+
+_Choice = TypeVar("_Choice", bound=BaseModel)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,14 +70,23 @@ class ChatService:
                 turn.choices[index].push(output)
                 if output.finish_reason is not None:
                     await self._finish(turn, turn.choices[index])
+        asked: dict[str, Any] = {}
+        if body.return_token_ids:
+            asked["prompt_token_ids"] = turn.prompt_token_ids
         return ChatResponse(
             id=record.generation_id,
             object="chat.completion",
             created=record.created,
             model=self._model.name,
-            choices=[choice.choice() for choice in turn.choices],
+            choices=[
+                _with_ids(choice.choice(), choice.token_ids)
+                if body.return_token_ids
+                else choice.choice()
+                for choice in turn.choices
+            ],
             usage=turn.generation.usage(),
             specrt=turn.generation.report(turn.unenforced, turn.violations),
+            **asked,
         )
 
     async def stream(self, body: ChatRequest, record: RequestRecord) -> AsyncGenerator[bytes, None]:
@@ -86,7 +100,14 @@ class ChatService:
         generation, num_running = turn.generation, len(turn.choices)
         with_usage = bool(body.stream_options and body.stream_options.include_usage)
 
+        num_sent_ids = [0] * num_running
+        is_first = True
+
         def chunk(**fields: object) -> ChatChunk:
+            nonlocal is_first
+            if is_first and body.return_token_ids:
+                fields["prompt_token_ids"] = turn.prompt_token_ids
+            is_first = False
             fields |= {"id": record.generation_id, "object": "chat.completion.chunk"}
             fields |= {"created": record.created, "model": self._model.name}
             return ChatChunk.model_validate(fields)
@@ -98,6 +119,10 @@ class ChatService:
                     # Before the client can answer: the next turn must find this one.
                     await self._finish(turn, turn.choices[index])
                     num_running -= 1
+                if body.return_token_ids and choices:
+                    token_ids = turn.choices[index].token_ids
+                    choices[0] = _with_ids(choices[0], token_ids[num_sent_ids[index] :])
+                    num_sent_ids[index] = len(token_ids)
                 for position, choice in enumerate(choices):
                     is_last = not num_running and position == len(choices) - 1
                     if is_last and not with_usage:
@@ -186,9 +211,14 @@ class ChatService:
         )
         if turn.recipe is not None:
             # A client's pattern may take long to match.
-            found = await asyncio.to_thread(find_violations, choice, turn.recipe)
-            log_unexplained(record.request_id, found, turn.unenforced)
-            turn.violations += found
+            turn.violations += await asyncio.to_thread(
+                find_violations, record.request_id, choice, turn.recipe, turn.unenforced
+            )
+
+
+def _with_ids(choice: _Choice, token_ids: list[int]) -> _Choice:
+    """A choice that carries token ids, as an extra field."""
+    return choice.model_copy(update={"token_ids": token_ids})
 
 
 def _max_tokens(body: ChatRequest) -> int | None:

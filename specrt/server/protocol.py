@@ -71,6 +71,8 @@ class ChatRequest(SamplingFields):
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(default=None, ge=0, le=MAX_TOP_LOGPROBS)
+    # An extension that vLLM has too: prompt_token_ids in the response, token_ids in each choice.
+    return_token_ids: bool = False
     # Accepted because they change nothing here.
     metadata: dict[str, str] | None = None
     modalities: list[Literal["text"]] | None = None
@@ -151,12 +153,14 @@ class ChatResponse(ChatCompletion):
     """A chat completion with specrt's report."""
 
     specrt: Report
+    prompt_token_ids: list[int] | None = None
 
 
 class ChatChunk(ChatCompletionChunk):
-    """One event of a chat stream; the last one carries the report."""
+    """One event of a chat stream; the last one carries the report, the first one prompt ids."""
 
     specrt: Report | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class TextResponse(Completion):

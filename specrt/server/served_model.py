@@ -9,11 +9,9 @@ from typing import Protocol
 
 from specrt.config import EngineConfig, GrammarConfig
 from specrt.grammars.base import GrammarRecipe, Unenforced
-from specrt.grammars.chat import ChatRenderer
 from specrt.grammars.compiler import GrammarCompiler
 from specrt.grammars.formats import ToolFormat, load_format
-from specrt.grammars.prompt_builder import PromptBuilder
-from specrt.grammars.turn_memo import TurnMemo
+from specrt.grammars.prompt_builder import PromptBuilder, make_prompt_builder
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.loader import resolve_model_folder
 from specrt.tokenizer import Tokenizer
@@ -105,21 +103,13 @@ def load_served_model(config: EngineConfig) -> ServedModel:
     vocab_size = found.config.vocab_size
     tokenizer = Tokenizer(found.folder, vocab_size, found.config.eos_token_ids)
     tool_format = load_format(TOOL_FORMAT)
-    special_tokens = [tokenizer.token_bytes(i).decode() for i in tokenizer.special_token_ids]
-    renderer = ChatRenderer(
-        tokenizer.chat_template,
-        tool_format,
-        special_tokens=sorted(special_tokens),
-        bos_token=tokenizer.special_tokens.get("bos_token", ""),
-        eos_token=tokenizer.special_tokens.get("eos_token", ""),
-    )
     vocabulary = Vocabulary(tokenizer.tokenizer_json(), vocab_size, tokenizer.eos_token_ids)
     return ServedModel(
         name=config.model.served_model_name or found.name,
         context_length=config.model.context_length or found.config.max_positions,
         vocab_size=vocab_size,
         tokenizer=tokenizer,
-        prompts=PromptBuilder(renderer, tokenizer, TurnMemo()),
+        prompts=make_prompt_builder(tokenizer, tool_format),
         compiler=GrammarCompiler(vocabulary),
         tool_format=tool_format,
         grammar=config.grammar,

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +46,10 @@ class PassCost:
         self.rows: Array = np.array(rows, dtype=np.float64)
         self.seconds: Array = np.maximum.accumulate(np.array([s for _, s in timings]))
         self._slope = float(np.diff(self.seconds)[-1] / np.diff(self.rows)[-1])
+
+    def __str__(self) -> str:
+        points = zip(self.rows, self.seconds, strict=True)
+        return ", ".join(f"{rows:.0f}: {seconds * 1e3:.1f}" for rows, seconds in points)
 
     def times(self, first: int, count: int) -> Array:
         """Seconds of passes over first, first + 1, ... rows; float64 [count]."""
@@ -104,7 +107,8 @@ def measure(
     Args:
         run_pass: runs one pass over that many rows; may return its own seconds, else it is timed.
         row_counts: at least two, ascending.
-        repeats: timed passes per count, after an untimed one; their median counts.
+        repeats: timed passes per count, after an untimed one. The quickest counts: what else the
+            machine does only adds time.
     """
 
     def seconds(count: int) -> float:
@@ -115,7 +119,7 @@ def measure(
     timings = []
     for count in row_counts:
         seconds(count)
-        timings.append((count, median(seconds(count) for _ in range(repeats))))
+        timings.append((count, min(seconds(count) for _ in range(repeats))))
     return PassCost(timings)
 
 

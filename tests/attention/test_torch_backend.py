@@ -103,13 +103,14 @@ def _random_groups(draw: st.DrawFn) -> list[RowGroup]:
     return groups or [_group([], [0], 1)]
 
 
-@pytest.mark.parametrize("min_view_slots", [1, 8, 400])
+@pytest.mark.parametrize(("min_view_slots", "min_split_cells"), [(1, 20), (8, 10**9), (400, 60)])
 def test_random_groups_equal_reference(
-    monkeypatch: pytest.MonkeyPatch, min_view_slots: int
+    monkeypatch: pytest.MonkeyPatch, min_view_slots: int, min_split_cells: int
 ) -> None:
     monkeypatch.setattr(torch_backend, "MIN_VIEW_SLOTS", min_view_slots)
+    monkeypatch.setattr(torch_backend, "MIN_SPLIT_CELLS", min_split_cells)
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=20, deadline=None)
     @given(groups=_random_groups(), seed=st.integers(0, 3))
     def check(groups: list[RowGroup], seed: int) -> None:
         _check(groups, seed)
@@ -117,7 +118,7 @@ def test_random_groups_equal_reference(
     check()
 
 
-@pytest.mark.parametrize("min_view_slots", [1, 5, 400])
+@pytest.mark.parametrize(("min_view_slots", "min_split_cells"), [(1, 20), (5, 10**9), (400, 20)])
 @pytest.mark.parametrize(
     "groups",
     [
@@ -142,9 +143,13 @@ def test_random_groups_equal_reference(
     ],
 )
 def test_shapes_of_slots_equal_reference(
-    monkeypatch: pytest.MonkeyPatch, min_view_slots: int, groups: list[RowGroup]
+    monkeypatch: pytest.MonkeyPatch,
+    min_view_slots: int,
+    min_split_cells: int,
+    groups: list[RowGroup],
 ) -> None:
     monkeypatch.setattr(torch_backend, "MIN_VIEW_SLOTS", min_view_slots)
+    monkeypatch.setattr(torch_backend, "MIN_SPLIT_CELLS", min_split_cells)
     _check(groups)
 
 
@@ -200,6 +205,14 @@ def test_long_runs_are_views_and_short_ones_one_gather(monkeypatch: pytest.Monke
     in_place = [(s.start, s.length) for s in backend._groups[0].stretches if s.slots is None]
     gathered = [s.slots.tolist() for s in backend._groups[0].stretches if s.slots is not None]
     assert in_place == [(0, 50), (80, 32)] and gathered == [[60, 70]]
+
+
+def test_a_wide_chunk_reads_long_context_without_a_mask() -> None:
+    backend = TorchAttention(KVStore(5000, 1, 1, 8), 2)
+    backend.plan([_group(range(4000), range(4000, 4256), 256)])
+    context, rows = backend._groups[0].stretches
+    assert (context.start, context.length, context.mask) == (0, 4000, None)
+    assert rows.mask is not None and rows.mask.shape == (1, 1, 512, 256)
 
 
 @pytest.mark.gpu

@@ -382,6 +382,18 @@ async def test_response_format() -> None:
     assert body["choices"][0]["finish_reason"] == "stop"
 
 
+async def test_token_ids_when_asked_for() -> None:
+    async with serving(says(TWO_CALLS)) as client:
+        body = (await client.chat(tools=TOOLS, return_token_ids=True)).json()
+        events = await stream(client, tools=TOOLS, return_token_ids=True)
+        plain = (await client.chat(tools=TOOLS)).json()
+    ids = [i for e in events for c in e["choices"] for i in c.get("token_ids", [])]
+    assert ids == body["choices"][0]["token_ids"] and len(ids) == body["usage"]["completion_tokens"]
+    assert events[0]["prompt_token_ids"] == body["prompt_token_ids"]
+    assert len(body["prompt_token_ids"]) == body["usage"]["prompt_tokens"]
+    assert "prompt_token_ids" not in plain and "token_ids" not in plain["choices"][0]
+
+
 async def test_violations_are_named(caplog: pytest.LogCaptureFixture) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]

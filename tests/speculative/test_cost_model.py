@@ -117,17 +117,17 @@ def test_no_set_is_larger_than_that_of_certain_nodes(
     assert num_worth_rows(probabilities, prices) <= certain
 
 
-def test_measure_takes_medians_after_an_untimed_pass() -> None:
+def test_measure_takes_the_quickest_after_an_untimed_pass() -> None:
     calls: list[int] = []
 
     def run_pass(count: int) -> float:
         calls.append(count)
-        return {0: 99.0, 1: 5.0 * count, 2: 1.0 * count, 3: 2.0 * count}[(len(calls) - 1) % 4]
+        return {0: 0.5, 1: 5.0 * count, 2: 1.0 * count, 3: 2.0 * count}[(len(calls) - 1) % 4]
 
     cost = measure(run_pass, row_counts=(1, 4))
     assert calls == [1, 1, 1, 1, 4, 4, 4, 4]
     assert list(cost.rows) == [1, 4]
-    assert cost.seconds == pytest.approx([2.0, 8.0])
+    assert cost.seconds == pytest.approx([1.0, 4.0])
 
 
 def test_measure_takes_the_time_itself() -> None:
