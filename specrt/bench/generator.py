@@ -5,18 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from specrt.bench.traces import Trace
 from specrt.config import CacheConfig, EngineConfig, ModelConfig, SpeculativeConfig
 from specrt.errors import EngineError, RequestError
 from specrt.request import EngineRequest, RequestStats, SamplingParams, TokenLogprob
 
-if TYPE_CHECKING:
-    from specrt.engine import LLMEngine
-    from specrt.grammars.formats import ToolFormat
-    from specrt.grammars.prompt_builder import PromptBuilder
-    from specrt.tokenizer import Tokenizer
+_TOOL_FORMAT = "hermes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ class Generator(Protocol):
         ...
 
     def unenforced(self, request: EngineRequest) -> list[dict[str, str]]:
-        """`tool` and `keyword` of what the request's grammar does not enforce."""
+        """`tool` and `pointer` of what the request's grammar does not enforce."""
         ...
 
     def leak(self) -> str | None:
@@ -86,11 +82,14 @@ class EngineGenerator:
 
     def __init__(self, config: EngineConfig) -> None:
         from specrt.engine import LLMEngine
+        from specrt.grammars.formats import load_format
+        from specrt.grammars.prompt_builder import make_prompt_builder
 
-        self.engine: LLMEngine = LLMEngine(config)
+        self.engine = LLMEngine(config)
         self.vocab_size = self.engine.worker.model.config.vocab_size
         self._ids = itertools.count()
-        self._format, self._prompts = _prompt_builder(self.engine.tokenizer)
+        self._format = load_format(_TOOL_FORMAT)
+        self._prompts = make_prompt_builder(self.engine.tokenizer, self._format)
 
     def cases(self, traces: list[Trace], limit: int, max_prompt_tokens: int) -> list[Case]:
         """Make up to `limit` cases, one assistant turn of each trace at a time.
@@ -178,7 +177,7 @@ class EngineGenerator:
         if request.grammar is None:
             return []
         grammar = self.engine.worker.compiler.compile(request.grammar)
-        return [{"tool": entry.tool, "keyword": entry.keyword} for entry in grammar.unenforced]
+        return [{"tool": entry.tool, "pointer": entry.pointer} for entry in grammar.unenforced]
 
     def leak(self) -> str | None:
         """See `Generator`."""
@@ -190,23 +189,6 @@ class EngineGenerator:
             f"{slots.num_free} free + {slots.num_cached} cached + {slots.num_held} held of"
             f" {slots.num_total}, {slots.num_locked} locked"
         )
-
-
-def _prompt_builder(tokenizer: Tokenizer) -> tuple[ToolFormat, PromptBuilder]:
-    from specrt.grammars.chat import ChatRenderer
-    from specrt.grammars.formats import load_format
-    from specrt.grammars.prompt_builder import PromptBuilder
-    from specrt.grammars.turn_memo import TurnMemo
-
-    tool_format = load_format("hermes")
-    renderer = ChatRenderer(
-        tokenizer.chat_template,
-        tool_format,
-        special_tokens=[tokenizer.decode([i]) for i in sorted(tokenizer.special_token_ids)],
-        bos_token=tokenizer.special_tokens.get("bos_token", ""),
-        eos_token=tokenizer.special_tokens.get("eos_token", ""),
-    )
-    return tool_format, PromptBuilder(renderer, tokenizer, TurnMemo())
 
 
 def engine_config(

@@ -161,8 +161,7 @@ def _tool_results(
 
 def _named(reply: Reply) -> list[dict[str, Any]]:
     """Keywords that a specrt server says it did not enforce."""
-    report = reply.specrt or {}
-    entries = [*(report.get("unenforced") or []), *(report.get("violations") or [])]
+    entries = (reply.specrt or {}).get("unenforced") or []
     return [entry for entry in entries if isinstance(entry, dict)]
 
 

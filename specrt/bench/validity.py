@@ -1,13 +1,10 @@
-"""Is a tool call what the tool's schema asks for? Judged by `jsonschema`, not by our grammar."""
+"""Is a tool call what the tool's schema asks for? Judged by `jsonschema`, not by the grammar."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-if TYPE_CHECKING:
-    from jsonschema.exceptions import ValidationError
+from typing import Any, Literal, NamedTuple
 
 Verdict = Literal["valid", "unenforced", "unfinished", "not_json", "unknown_tool", "invalid"]
 
@@ -38,23 +35,23 @@ def check_calls(
         calls: wire form, `arguments` a JSON string.
         tools: the OpenAI tools of the request.
         is_cut: the reply ended at max_tokens, so that its last call may be unfinished.
-        unenforced: `tool` and `keyword` of what the server says it did not enforce.
+        unenforced: `tool` and `pointer` of what the server says it did not enforce.
     """
     schemas = {t["function"]["name"]: t["function"].get("parameters") or {} for t in tools}
-    named = {(entry.get("tool"), entry.get("keyword")) for entry in unenforced}
+    named = [(str(entry.get("tool")), str(entry.get("pointer"))) for entry in unenforced]
     checks = []
     for number, call in enumerate(calls, start=1):
-        check = _check(call["function"], schemas, named)
+        name = call["function"]["name"]
+        pointers = [pointer for tool, pointer in named if tool == name]
+        check = _check(call["function"], schemas, pointers)
         if is_cut and number == len(calls) and check.verdict not in ("valid", "unenforced"):
             check = CallCheck("unfinished", check.reason)
         checks.append(check)
     return checks
 
 
-def _check(
-    function: Mapping[str, str], schemas: dict[str, Any], named: set[tuple[Any, Any]]
-) -> CallCheck:
-    from jsonschema import Draft202012Validator
+def _check(function: Mapping[str, str], schemas: dict[str, Any], pointers: list[str]) -> CallCheck:
+    from specrt.grammars.schema_check import validate_instance
 
     name = function["name"]
     if name not in schemas:
@@ -63,17 +60,10 @@ def _check(
         arguments = json.loads(function["arguments"])
     except ValueError as error:
         return CallCheck("not_json", f"{name}: {error}")
-    errors = list(Draft202012Validator(schemas[name]).iter_errors(arguments))
-    hard = [error for error in errors if not _is_named(error, name, named)]
-    if hard:
-        return CallCheck("invalid", f"{name}: {hard[0].validator}: {hard[0].message}"[:300])
-    if errors:
-        return CallCheck("unenforced", f"{name}: {', '.join(str(e.validator) for e in errors)}")
+    broken = validate_instance(schemas[name], arguments)
+    for violation in broken:
+        if not any(violation.is_due_to(pointer) for pointer in pointers):
+            return CallCheck("invalid", f"{name}: {violation.keyword}: {violation.message}")
+    if broken:
+        return CallCheck("unenforced", f"{name}: {', '.join(v.keyword for v in broken)}")
     return CallCheck("valid")
-
-
-def _is_named(error: ValidationError, tool: str, named: set[tuple[Any, Any]]) -> bool:
-    """Did the server name the keyword, or one below it (anyOf fails with its branches)?"""
-    if (tool, error.validator) in named:
-        return True
-    return any(_is_named(below, tool, named) for below in error.context or [])

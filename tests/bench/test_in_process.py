@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specrt.bench import compare, equality
+from specrt.bench import compare, divergence, equality
 from specrt.bench.generator import Case, Generation
 from specrt.request import EngineRequest, RequestStats, SamplingParams, TokenLogprob
 
@@ -65,7 +65,7 @@ class FakeGenerator:
         return [{"function": {"name": "f", "arguments": self.arguments}}]
 
     def unenforced(self, request: EngineRequest) -> list[dict[str, str]]:
-        return [{"tool": "f", "keyword": "minProperties"}]
+        return [{"tool": "f", "pointer": "/minProperties"}]
 
     def leak(self) -> str | None:
         return self.leaked
@@ -142,11 +142,11 @@ def test_the_gap_is_that_of_the_reference_at_the_divergence() -> None:
     reference = FakeGenerator(gap=5e-4)
     (case, *_) = _cases(1)
     request = case.sampled(SamplingParams(max_tokens=6, temperature=0.0))
-    tie = equality.closest_tie(reference, request, [0, 1], (2, 3))
+    tie = divergence.closest_tie(reference, request, [0, 1], (2, 3))
     assert tie is not None and tie.kind == "scores"
     assert tie.gap == pytest.approx(5e-4, rel=1e-3)
-    assert equality.closest_tie(reference, request, [0, 1], (2, -1)) is None
-    assert equality.closest_tie(reference, request, [0, 7], (2, 3)) is None, "another prefix"
+    assert divergence.closest_tie(reference, request, [0, 1], (2, -1)) is None
+    assert divergence.closest_tie(reference, request, [0, 7], (2, 3)) is None, "another prefix"
 
 
 def test_a_token_at_the_edge_of_top_k_is_a_tie() -> None:
@@ -161,7 +161,7 @@ def test_a_token_at_the_edge_of_top_k_is_a_tie() -> None:
 
     (case, *_) = _cases(1)
     request = case.sampled(SamplingParams(max_tokens=1, temperature=1.0, top_k=2))
-    tie = equality.closest_tie(Edged(), request, [], (1, 2))
+    tie = divergence.closest_tie(Edged(), request, [], (1, 2))
     assert tie is not None
     assert (tie.kind, tie.gap) == ("top_k", pytest.approx(1e-4, rel=1e-2))
 

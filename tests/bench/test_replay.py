@@ -229,15 +229,19 @@ def test_timing_usage_and_speculation_are_added_up() -> None:
     assert "finished calls valid" in text and "1/1" in text
 
 
+def _unenforced(tool: str, pointer: str) -> dict[str, Any]:
+    return {"unenforced": [{"tool": tool, "pointer": pointer, "keyword": "minLength"}]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "report", "verdict"),
     [
         ('{"city": "Rome"}', {}, "valid"),
         ('{"city": "R"}', {}, "invalid"),
-        ('{"city": "R"}', {"unenforced": [{"tool": "weather", "keyword": "minLength"}]}, None),
-        ('{"city": "R"}', {"violations": [{"tool": "weather", "keyword": "minLength"}]}, None),
-        ('{"city": "R"}', {"unenforced": [{"tool": "other", "keyword": "minLength"}]}, "invalid"),
-        ('{"city": "R"}', {"unenforced": [{"tool": "weather", "keyword": "pattern"}]}, "invalid"),
+        ('{"city": "R"}', _unenforced("weather", "/properties/city/minLength"), None),
+        ('{"city": "R"}', _unenforced("other", "/properties/city/minLength"), "invalid"),
+        ('{"city": "R"}', _unenforced("weather", "/properties/city/pattern"), "invalid"),
+        ('{"city": "R"}', {"violations": [{"tool": "weather"}]}, "invalid"),
         ('{"city": ', {}, "not_json"),
     ],
 )

@@ -1,0 +1,41 @@
+"""Speculation never changes a token of the real model: 12 requests, every drafter and batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from specrt.bench.equality import SOURCES, compare_all, render
+from specrt.bench.generator import EngineGenerator, engine_config
+from specrt.bench.traces import load_traces
+
+NUM_REQUESTS = 12
+
+
+def _open(sources: str) -> EngineGenerator:
+    return EngineGenerator(
+        engine_config(None, sources, num_threads=2, max_total_tokens=16_384, check_cache=True)
+    )
+
+
+@pytest.mark.slow
+def test_the_embedded_model_gives_the_same_tokens_in_all_runs() -> None:
+    reference = _open("")
+    # Short prompts, small schemas and some free text: some calls end within the limit.
+    traces = load_traces(sources="star,bfcl_v4/simple,bfcl_v4/parallel")
+    cases = reference.cases(traces, NUM_REQUESTS, max_prompt_tokens=450)
+    assert len(cases) == NUM_REQUESTS
+    must_call = [c.request.grammar is not None and c.request.grammar.require_call for c in cases]
+    assert 6 <= sum(must_call) < NUM_REQUESTS
+    drafting: list[EngineGenerator] = []
+
+    def open_generator(sources: str) -> EngineGenerator:
+        drafting[:] = [_open(sources)]
+        return drafting[0]
+
+    report = compare_all(reference, open_generator, cases, max_tokens=48, batch_size=16, seed=7)
+    assert report.is_passed, render(report)
+    assert report.num_runs == 4 * len(SOURCES)
+    assert report.calls.get("valid", 0) > 0, "no call was finished"
+    accepted = drafting[0].engine.stats()["accepted_total"]
+    assert isinstance(accepted, dict)
+    assert accepted.get("forced", 0) > 0, "nothing was drafted, so nothing was compared"
