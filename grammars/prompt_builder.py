@@ -44,9 +44,20 @@ class PromptTokenizer(Protocol):
 class ChatTokenizer(PromptTokenizer, Protocol):
     """A tokenizer that also brings its model's chat template."""
 
-    chat_template: str | None
-    special_tokens: Mapping[str, str]
-    special_token_ids: Collection[int]
+    @property
+    def chat_template(self) -> str | None:
+        """Jinja source."""
+        ...
+
+    @property
+    def special_tokens(self) -> Mapping[str, str]:
+        """Names that templates use -> text."""
+        ...
+
+    @property
+    def special_token_ids(self) -> Collection[int]:
+        """Ids of control tokens."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ __version__ = "0.1.0"
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # A wheel holds kernels, grammars, draft_heads and train inside specrt/; a checkout has them beside
-# it. They have no top-level import name: "kernels" would shadow a package that transformers imports.
+# it. They have no import name of their own: "kernels" would shadow a package that transformers
+# imports.
 _root = Path(__file__).resolve().parents[1]
 if (_root / "serve.py").is_file() and (_root / "pyproject.toml").is_file():
     __path__.append(str(_root))

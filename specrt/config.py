@@ -153,7 +153,8 @@ class GrammarConfig:
 
     tool_strict_level: Literal["auto", "exact", "lenient"] = flag(
         "auto",
-        "auto: tools with strict=true exactly, others as far as possible; exact: all; lenient: none",
+        "auto: tools with strict=true exactly, others as far as possible; exact: all so;"
+        " lenient: none",
     )
     no_canonical: bool = flag(
         False, "do not narrow forced text to its canonical tokens (keeps every tokenisation)"

@@ -1,10 +1,10 @@
 """LLM: the engine in the caller's own process.
 
-    from specrt import LLM
+from specrt import LLM
 
-    llm = LLM()                                        # the embedded model
-    reply = llm.chat(messages, tools=tools, tool_choice="required", max_tokens=200)
-    reply.tool_calls[0].name, reply.tool_calls[0].arguments
+llm = LLM()                                        # the embedded model
+reply = llm.chat(messages, tools=tools, tool_choice="required", max_tokens=200)
+reply.tool_calls[0].name, reply.tool_calls[0].arguments
 """
 
 from __future__ import annotations
@@ -147,9 +147,7 @@ class LLM:
             enabled=recipe is not None and recipe.kind == "tools",
             cut=completion.finish_reason == "length",
         )
-        self._prompts.remember(
-            prompt.token_ids, parsed.content, parsed.calls, completion.token_ids
-        )
+        self._prompts.remember(prompt.token_ids, parsed.content, parsed.calls, completion.token_ids)
         return Reply(parsed.content, parsed.calls, unenforced, completion)
 
     def generate(
@@ -203,9 +201,7 @@ class LLM:
 
 
 def _sampling(max_tokens: int, fields: dict[str, Any]) -> SamplingParams:
-    return SamplingParams(
-        max_tokens=max_tokens, **{"seed": secrets.randbits(64), **fields}
-    )
+    return SamplingParams(max_tokens=max_tokens, **{"seed": secrets.randbits(64), **fields})
 
 
 __all__ = ["LLM", "Completion", "Reply"]

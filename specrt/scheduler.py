@@ -118,8 +118,9 @@ class Scheduler:
         if not self.cache.can_ever_fit(wanted - 1):
             raise ContextLengthError(
                 f"the prompt has {num_prompt} tokens and max_tokens is {max_tokens}: together"
-                f" {wanted}, but the KV cache holds {self.cache.stats().num_total} tokens; shorten the"
-                " prompt, lower max_tokens or start the server with a larger --max-total-tokens"
+                f" {wanted}, but the KV cache holds {self.cache.stats().num_total} tokens; shorten"
+                " the prompt, lower max_tokens or start the server with a larger"
+                " --max-total-tokens"
             )
         entry = ScheduledRequest(
             request,
@@ -140,7 +141,7 @@ class Scheduler:
         return bool(self._by_id)
 
     def finish(self, entry: ScheduledRequest, num_tokens: int | None = None) -> None:
-        """Take a request out in this step: its computed prefix is kept, the rest of its slots freed.
+        """Take a request out in this step: keep its computed prefix, free the rest of its slots.
 
         Args:
             entry: an unfinished request.
@@ -240,7 +241,7 @@ class Scheduler:
     def _make_room(
         self, entry: ScheduledRequest, num_chain: int, planned: list[PlannedRequest]
     ) -> bool:
-        """Grow a running request's table for its next rows, retracting later requests if need be."""
+        """Grow a running request for its next rows, retracting later ones if need be."""
         assert entry.sequence is not None
         needed = entry.num_computed_tokens + num_chain
         tree_rows = self._num_tree_rows(entry, num_chain)
@@ -375,4 +376,3 @@ def _common_prefix(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) ->
     size = min(len(left), len(right))
     different = np.flatnonzero(left[:size] != right[:size])
     return int(different[0]) if len(different) else size
-
