@@ -25,9 +25,9 @@ from specrt.kernels.attention import attend, fold_heads, merge, unfold_heads
 
 # A run of at least this many slots is read in place, shorter ones are gathered into one stretch. In
 # place costs one more call and a merge, a gather a copy. SmolLM2's heads, three runs, one row,
-# 2-core AVX-512 machine: runs of 100 slots 207 us in place, 151 us gathered; of 200: 225 and 231;
-# of 400: 290 and 409. Eight and 32 rows cross at the same place.
-MIN_VIEW_SLOTS = 200
+# 2-core AVX-512 machine: runs of 50 slots 224 us in place, 150 us gathered; of 100: 231 and 210; of
+# 150: 241 and 264; of 400: 290 and 624. Eight rows cross there too, 32 rows nearer to 200.
+MIN_VIEW_SLOTS = 128
 # From this many mask cells (rows x context) on, context is read without a mask and merged: 256 rows
 # over 7000 tokens take 76 ms instead of 89 ms, and no 25 MB mask is made.
 MIN_SPLIT_CELLS = 1 << 18
@@ -111,9 +111,10 @@ class TorchAttention:
                 self._keys[layer].narrow(2, stretch.start, stretch.length),
                 self._values[layer].narrow(2, stretch.start, stretch.length),
             )
-        keys = self._store.keys[layer].index_select(0, stretch.slots)
-        values = self._store.values[layer].index_select(0, stretch.slots)
-        return keys.transpose(0, 1).unsqueeze(0), values.transpose(0, 1).unsqueeze(0)
+        return (
+            self._keys[layer].index_select(2, stretch.slots),
+            self._values[layer].index_select(2, stretch.slots),
+        )
 
     def _stretches(self, group: RowGroup) -> tuple[_Stretch, ...]:
         num_context, num_rows = len(group.context_slots), len(group.row_slots)
