@@ -64,6 +64,23 @@ def test_calls_are_valid_and_every_turn_hits_all_that_was_computed(llm: specrt.L
     assert len(messages) > 3
 
 
+def test_a_turn_cut_by_a_stop_string_is_reused_up_to_its_last_whole_token(llm: specrt.LLM) -> None:
+    messages = [{"role": "user", "content": "say something"}]
+    whole = llm.chat(messages, max_tokens=40, seed=3).completion
+    stop = whole.text[18:20]
+    reply = llm.chat(messages, max_tokens=40, seed=3, stop=(stop,))
+    content = reply.content or ""
+    assert content == whole.text.split(stop)[0] and len(content) > 4
+    decode = llm.engine.tokenizer.decode
+    ids = reply.completion.token_ids
+    num_whole = max(n for n in range(len(ids) + 1) if content.startswith(decode(ids[:n])))
+    assert num_whole > 2
+    messages += [reply.message, {"role": "user", "content": "and then?"}]
+    second = llm.chat(messages, max_tokens=4, seed=4).completion
+    prompt = reply.completion.stats.num_prompt_tokens
+    assert second.stats.num_cached_tokens >= prompt + num_whole
+
+
 def test_json_answers_and_plain_text(llm: specrt.LLM) -> None:
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"],
               "additionalProperties": False}  # fmt: skip
