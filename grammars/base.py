@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 DEAD = 0
+DEFAULT_TOOL_FORMAT = "hermes"  # a file in grammars/formats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class GrammarRecipe:
     """
 
     kind: Literal["tools", "json"]
-    tool_format: str = "hermes"
+    tool_format: str = DEFAULT_TOOL_FORMAT
     tools: tuple[ToolSpec, ...] = ()
     require_call: bool = False
     parallel: bool = True

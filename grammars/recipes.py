@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from specrt.errors import RequestError, SchemaError, ToolChoiceError
-from specrt.grammars.base import GrammarRecipe, ToolSpec
+from specrt.grammars.base import DEFAULT_TOOL_FORMAT, GrammarRecipe, ToolSpec
 from specrt.grammars.tools import Tool, check_depth, read_tools, shown
 
 StrictLevel = Literal["auto", "exact", "lenient"]
@@ -19,7 +19,7 @@ def build_recipe(
     tool_choice: object = None,
     parallel_tool_calls: object = None,
     response_format: object = None,
-    tool_format: str = "hermes",
+    tool_format: str = DEFAULT_TOOL_FORMAT,
     strict_level: StrictLevel = "auto",
     canonical: bool = True,
 ) -> GrammarRecipe | None:

@@ -89,7 +89,9 @@ class SchedulerConfig:
         "lpm", "order of waiting requests: longest prefix match first, or first come first served"
     )
     max_running_requests: int = flag(32, "requests that run at once")
-    chunked_prefill_size: int = flag(256, "known tokens (prompt and last output) computed in one pass at most")
+    chunked_prefill_size: int = flag(
+        256, "known tokens (prompt and last output) computed in one pass at most"
+    )
     max_wait_admissions: int = flag(
         32, "with lpm, a request passed over this many times goes first (fairness bound)"
     )

@@ -10,9 +10,8 @@ from typing import Any, Protocol
 from specrt.bench.traces import Trace
 from specrt.config import CacheConfig, EngineConfig, ModelConfig, SpeculativeConfig
 from specrt.errors import EngineError, RequestError
+from specrt.grammars.base import DEFAULT_TOOL_FORMAT
 from specrt.request import EngineRequest, RequestStats, SamplingParams, TokenLogprob
-
-_TOOL_FORMAT = "hermes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class EngineGenerator:
         self.engine = LLMEngine(config)
         self.vocab_size = self.engine.worker.model.config.vocab_size
         self._ids = itertools.count()
-        self._format = load_format(_TOOL_FORMAT)
+        self._format = load_format(DEFAULT_TOOL_FORMAT)
         self._prompts = make_prompt_builder(self.engine.tokenizer, self._format)
 
     def cases(self, traces: list[Trace], limit: int, max_prompt_tokens: int) -> list[Case]:
