@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Protocol
 
+from specrt.errors import ContextLengthError
 from specrt.grammars.chat import ChatRenderer
 from specrt.grammars.formats import ToolFormat
 from specrt.grammars.messages import read_messages
@@ -98,18 +99,24 @@ class PromptBuilder:
         self._num_chars = 0
         self._lock = threading.Lock()
 
-    def build(self, messages: object, tools: object = None) -> Prompt:
+    def build(
+        self, messages: object, tools: object = None, *, max_chars: int | None = None
+    ) -> Prompt:
         """The prompt of a chat request.
 
         Args:
             messages: the JSON value of the request's `messages`.
             tools: the JSON value of its `tools`.
+            max_chars: a longer text cannot fit the context: it is refused before the (slow)
+                tokenising.
 
         Raises:
             RequestError: a field is malformed or the template refuses the conversation.
+            ContextLengthError: the text is longer than max_chars.
         """
         read = read_messages(messages, self._renderer.tool_format)
         rendering = self._renderer.render(read, read_tools(tools))
+        check_length(rendering.text, max_chars)
         token_ids: list[int] = []
         digest, position, num_spliced = PromptDigest(), 0, 0  # the ids are those of text[:position]
         for message in read:
@@ -207,6 +214,16 @@ class PromptBuilder:
                 (oldest, _), _ = self._encoded.popitem(last=False)
                 self._num_chars -= len(oldest)
         return token_ids
+
+
+def check_length(text: str, max_chars: int | None, param: str = "messages") -> None:
+    """Refuse a text that cannot fit the context, whatever its tokens; see `PromptBuilder.build`."""
+    if max_chars is not None and len(text) > max_chars:
+        raise ContextLengthError(
+            f"the prompt has {len(text)} characters, but no text of more than {max_chars} fits the"
+            " context; shorten the prompt",
+            param=param,
+        )
 
 
 def make_prompt_builder(tokenizer: ChatTokenizer, tool_format: ToolFormat) -> PromptBuilder:

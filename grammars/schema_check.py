@@ -37,6 +37,7 @@ MAX_LITERAL_BYTES = 8 * 1024
 MAX_PATTERN_BYTES = 1024
 MAX_COUNT = 2**31 - 1  # of maxLength, maxItems, ...
 MAX_UNION_NESTING = 8
+MAX_PROPERTIES = 400  # of one object; llguidance gives up at about 500 optional ones
 MAX_MULTIPLE_OF = 1_000
 
 _NUL = re.compile(r"\0|\\x00|\\u0000|\\0(?![0-9])|\\[xu]\{0+\}")
@@ -96,6 +97,11 @@ def check_schema(schema: object, param: str | None = None) -> None:
     for pointer, node, num_unions in subschemas(schema):
         if num_unions > MAX_UNION_NESTING:
             raise refuse(f"expected anyOf/oneOf nested at most {MAX_UNION_NESTING} deep", pointer)
+        properties = node.get("properties")
+        if isinstance(properties, dict) and len(properties) > MAX_PROPERTIES:
+            here = join_pointer(pointer, "properties")
+            message = f"expected at most {MAX_PROPERTIES} properties, got {len(properties)}"
+            raise refuse(message, here, "properties")
         if pointer and isinstance(node.get("$id"), str):
             here = join_pointer(pointer, "$id")
             raise refuse("a nested $id moves references: remove it", here, "$id")

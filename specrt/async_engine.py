@@ -1,7 +1,7 @@
 """AsyncEngine: the server's handle on the engine process.
 
-One PAIR socket each way, one reader task. When the engine dies, what was in flight fails with
-EngineError; nothing is retried here.
+One PAIR socket, one reader task. When the engine dies, what was in flight fails with EngineError
+and the engine is started again; new requests wait for that a while. Nothing in flight is retried.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ import zmq.asyncio
 from specrt import messages
 from specrt.config import EngineConfig
 from specrt.engine_process import run_engine
-from specrt.errors import ConfigError, ContextLengthError, EngineError, RequestError
+from specrt.errors import (
+    ConfigError,
+    ContextLengthError,
+    EngineError,
+    EngineUnavailableError,
+    RequestError,
+    SpecrtError,
+)
 from specrt.request import EngineRequest, RequestOutput
 
 logger = logging.getLogger(__name__)
@@ -31,6 +38,12 @@ logger = logging.getLogger(__name__)
 # A step is far below this; start-up (loading weights) is not under this limit.
 MAX_SILENCE_S = 10.0
 SHUTDOWN_S = 5.0
+# The engine is looked after this often. A look that comes much later means that this process was
+# held up, and then silence says nothing about the engine.
+WATCH_S = 0.2
+MAX_DEATHS = 3
+DEATHS_WITHIN_S = 60.0
+MAX_WAIT_S = 30.0
 
 _Item = RequestOutput | Exception
 
@@ -52,6 +65,8 @@ class AsyncEngine:
         self._query_ids = itertools.count(1)
         self._tasks: list[asyncio.Task[None]] = []
         self._last_event = 0.0
+        self._ready = asyncio.Event()
+        self._deaths: list[float] = []
 
     async def start(self) -> None:
         """Start the process and wait until it serves.
@@ -61,8 +76,16 @@ class AsyncEngine:
             EngineError: it died on the way.
         """
         self._folder = tempfile.TemporaryDirectory(prefix="specrt-")
-        address = f"ipc://{Path(self._folder.name) / 'engine'}"
         self._context = zmq.asyncio.Context()
+        try:
+            await self._launch()
+        except SpecrtError:
+            await self.stop()
+            raise
+
+    async def _launch(self) -> None:
+        """One process and the line to it; see `start`."""
+        address = f"ipc://{Path(self._folder.name) / f'engine-{len(self._deaths)}'}"
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.set_hwm(0)
@@ -80,18 +103,17 @@ class AsyncEngine:
         died = asyncio.create_task(self._wait_for_death())
         first = asyncio.create_task(self._receive())
         await asyncio.wait({died, first}, return_when=asyncio.FIRST_COMPLETED)
+        died.cancel()
         if not first.done():
             first.cancel()
-            await self.stop()
             raise EngineError("the engine process died while it was starting; see the log above")
-        died.cancel()
         event = first.result()
         if isinstance(event, messages.Failed):
-            await self.stop()
             raise (ConfigError if event.is_config else EngineError)(event.message)
         assert isinstance(event, messages.Ready)
         self.info = event.info
         self.is_healthy = True
+        self._ready.set()
         self._last_event = time.monotonic()
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
 
@@ -118,9 +140,9 @@ class AsyncEngine:
         Raises:
             RequestError: the engine did not take it.
             EngineError: the engine died, or the request failed inside.
+            EngineUnavailableError: it died before, and did not come back within MAX_WAIT_S.
         """
-        if not self.is_healthy:
-            raise EngineError("the engine is not running")
+        await self._until_ready()
         queue: asyncio.Queue[_Item] = asyncio.Queue()
         self._queues[request.request_id] = queue
         is_done = False
@@ -155,7 +177,7 @@ class AsyncEngine:
         self, query: type[messages.GetStats] | type[messages.FlushCache]
     ) -> dict[str, object]:
         if not self.is_healthy:
-            raise EngineError("the engine is not running")
+            raise EngineUnavailableError("the engine is not running")
         query_id = next(self._query_ids)
         future: asyncio.Future[dict[str, object]] = asyncio.get_running_loop().create_future()
         self._answers[query_id] = future
@@ -164,6 +186,14 @@ class AsyncEngine:
             return await future
         finally:
             self._answers.pop(query_id, None)
+
+    async def _until_ready(self) -> None:
+        try:
+            await asyncio.wait_for(self._ready.wait(), MAX_WAIT_S)
+        except asyncio.TimeoutError:
+            raise EngineUnavailableError("the engine is not running; try again later") from None
+        if not self.is_healthy:
+            raise EngineUnavailableError("the engine died too often; the server's log says why")
 
     async def _send(self, command: messages.Command) -> None:
         await self._socket.send(messages.encode(command))
@@ -199,18 +229,35 @@ class AsyncEngine:
             await asyncio.sleep(0.1)
 
     async def _watch(self) -> None:
-        """Notice a dead or silent engine and fail what is in flight."""
+        """Notice a dead or silent engine, fail what is in flight, start another one."""
+        last_look = time.monotonic()
         while self._process.is_alive():
-            silence = time.monotonic() - self._last_event
+            now = time.monotonic()
+            if now - last_look > 5 * WATCH_S:
+                self._last_event = now
+            last_look = now
+            silence = now - self._last_event
             if silence > MAX_SILENCE_S:
                 logger.error("the engine gave no sign of life for %.0f s: ending it", silence)
                 self._process.kill()
                 await asyncio.to_thread(self._process.join)
                 break
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(WATCH_S)
         self.is_healthy = False
+        self._ready.clear()
         logger.error("the engine process died (exit code %s)", self._process.exitcode)
         self._fail_all("the engine process died; the request may be sent again")
+        self._tasks[0].cancel()  # the reader; this task is the other one
+        self._socket.close()
+        now = time.monotonic()
+        self._deaths.append(now)
+        try:
+            if sum(now - death < DEATHS_WITHIN_S for death in self._deaths) >= MAX_DEATHS:
+                raise EngineError(f"the engine died {MAX_DEATHS} times within a minute")
+            await self._launch()
+        except SpecrtError as error:
+            logger.critical("the engine stays down: %s", error)
+            self._ready.set()  # nobody need wait
 
     def _fail_all(self, message: str) -> None:
         for request_id in list(self._queues):

@@ -8,6 +8,7 @@ SpecrtError
         ToolChoiceError     tool_choice does not fit the tools
     OverloadedError (429)   the queue is full
     EngineError (500)       the engine failed; the request is not at fault
+        EngineUnavailableError (503)  there is no engine to ask right now
     GrammarError (500)      the grammar of one request failed; only that request ends
 
 A message says what was expected, what came and what to do.
@@ -76,6 +77,13 @@ class EngineError(SpecrtError):
     """The engine failed; answered with HTTP 500."""
 
     status = 500
+
+
+class EngineUnavailableError(EngineError):
+    """There is no engine to ask right now; answered with HTTP 503 and Retry-After."""
+
+    status = 503
+    retry_after = 10  # seconds; a start takes about as long
 
 
 class GrammarError(SpecrtError):

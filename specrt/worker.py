@@ -195,23 +195,55 @@ class Worker:
                 TreeRequest(s.draft, p.max_tree_rows, min(p.max_tree_rows, p.max_new_tokens - 1))
                 for p, s in deciding
             ]
-            built = self.builder.build(wanted, num_base_rows=num_chain_rows)
-            trees = {p.request_id: tree for (p, _), tree in zip(deciding, built, strict=True)}
+            trees, errors = self._build_trees(wanted, num_chain_rows)
+            failed |= {
+                p.request_id: _failure(p, errors[p.request_id])
+                for p, _ in deciding
+                if p.request_id in errors
+            }
         passes = []
         num_logits = 0
         for p, state in live:
+            if p.request_id in failed:
+                continue
             if not p.is_decision:
                 passes.append(_PassRows(p, state, None, {}))
                 continue
             root = state.grammar.root if state.grammar is not None else DEAD
             tree = trees.get(p.request_id) or DraftTree(state.draft.token_ids[-1], root)
-            index: dict[int, int] = {}
-            for node in range(len(tree)):
-                if self._determined(state, tree.grammar_node[node]) is None:
-                    index[node] = num_logits
-                    num_logits += 1
+            try:
+                undecided = [
+                    node
+                    for node in range(len(tree))
+                    if self._determined(state, tree.grammar_node[node]) is None
+                ]
+            except SpecrtError as exc:
+                failed[p.request_id] = _failure(p, str(exc))
+                continue
+            index = {node: num_logits + i for i, node in enumerate(undecided)}
+            num_logits += len(undecided)
             passes.append(_PassRows(p, state, tree, index))
         return passes, failed
+
+    def _build_trees(
+        self, wanted: list[TreeRequest], num_chain_rows: int
+    ) -> tuple[dict[str, DraftTree], dict[str, str]]:
+        """Trees by request id; where a grammar fails, its request's error instead."""
+        assert self.builder is not None
+        ids = [item.request.request_id for item in wanted]
+        try:
+            built = self.builder.build(wanted, num_base_rows=num_chain_rows)
+            return dict(zip(ids, built, strict=True)), {}
+        except SpecrtError:
+            pass  # one of them is at fault: alone, each fails or drafts for itself
+        trees: dict[str, DraftTree] = {}
+        errors: dict[str, str] = {}
+        for item in wanted:
+            try:
+                (trees[item.request.request_id],) = self.builder.build([item], num_chain_rows)
+            except SpecrtError as exc:
+                errors[item.request.request_id] = str(exc)
+        return trees, errors
 
     def _determined(self, state: WorkerRequest, grammar_node: int) -> int | None:
         """The only token that the grammar leaves at a node, if there is only one."""

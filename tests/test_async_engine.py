@@ -11,9 +11,15 @@ from pathlib import Path
 import pytest
 from fakes import tiny_model_folder
 
+from specrt import async_engine
 from specrt.async_engine import AsyncEngine
 from specrt.config import CacheConfig, EngineConfig, ModelConfig
-from specrt.errors import ConfigError, ContextLengthError, EngineError
+from specrt.errors import (
+    ConfigError,
+    ContextLengthError,
+    EngineError,
+    EngineUnavailableError,
+)
 from specrt.request import EngineRequest, RequestOutput, SamplingParams
 
 pytestmark = pytest.mark.anyio
@@ -86,7 +92,21 @@ async def test_death_fails_what_is_in_flight_and_is_noticed(engine: AsyncEngine)
         async for _ in stream:
             pass
     assert not engine.is_healthy
-    with pytest.raises(EngineError, match="not running"):
+    with pytest.raises(EngineUnavailableError, match="not running"):
+        await engine.stats()
+    outputs = await collect(engine, request("next"))  # waits for the new engine
+    assert sum(len(o.token_ids) for o in outputs) == 20
+    assert engine._process.pid != pid
+
+
+async def test_an_engine_that_keeps_dying_stays_down(
+    engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(async_engine, "MAX_DEATHS", 1)
+    engine._process.kill()
+    while engine.is_healthy:
+        await asyncio.sleep(0.02)
+    with pytest.raises(EngineUnavailableError, match="too often"):
         await collect(engine, request("next"))
 
 

@@ -12,7 +12,7 @@ from fakes import tiny_model_folder
 
 from specrt.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig, SpeculativeConfig
 from specrt.engine import LLMEngine
-from specrt.errors import ContextLengthError
+from specrt.errors import ContextLengthError, GrammarError
 from specrt.grammars.base import GrammarRecipe, ToolSpec
 from specrt.request import EngineRequest, RequestOutput, SamplingParams
 
@@ -241,6 +241,31 @@ def test_one_failing_request_leaves_the_others_alone(engine: LLMEngine) -> None:
     assert outputs["broken"][-1].finish_reason == "error"
     assert outputs["broken"][-1].error
     assert {k: token_ids(outputs[k]) for k in expected} == expected
+
+
+def test_a_grammar_that_fails_while_drafting_ends_its_own_request_only(
+    engine: LLMEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = make_requests(engine, 4, 0.0)
+    expected = {k: token_ids(v) for k, v in run(engine, requests).items()}
+    for request in requests:
+        engine.add(request)
+    engine.step()
+
+    def fail(node: int) -> int | None:
+        raise GrammarError("the engine gave up")
+
+    state = engine.worker.requests["r0"].grammar
+    assert state is not None
+    monkeypatch.setattr(state, "forced", fail)
+    outputs: dict[str, list[RequestOutput]] = {r.request_id: [] for r in requests}
+    while engine.has_work:
+        for output in engine.step():
+            outputs[output.request_id].append(output)
+    assert outputs["r0"][-1].error == "the engine gave up"
+    for key in ("r1", "r2", "r3"):
+        got = token_ids(outputs[key])
+        assert got == expected[key][-len(got) :] and outputs[key][-1].finish_reason != "error"
 
 
 def test_too_long_is_refused_with_the_numbers(engine: LLMEngine) -> None:

@@ -106,7 +106,7 @@ def _operation_routes(
     """What operators call."""
     router = APIRouter()
 
-    @router.get("/health")
+    @router.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
         if not engine.is_healthy:
             return PlainTextResponse("the engine is not healthy\n", 503)

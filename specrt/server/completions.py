@@ -11,6 +11,7 @@ from openai.types import CompletionUsage
 from openai.types.completion_choice import CompletionChoice, Logprobs
 
 from specrt.errors import RequestError
+from specrt.grammars.prompt_builder import check_length
 from specrt.request import EngineRequest, RequestOutput
 from specrt.server.access import RequestRecord
 from specrt.server.generation import Engine, Generation, num_slots
@@ -146,6 +147,7 @@ class CompletionService:
         for index, prompt in enumerate(prompts):
             param = "prompt" if len(prompts) == 1 else f"prompt[{index}]"
             if isinstance(prompt, str):
+                check_length(prompt, self._model.max_prompt_chars, param)
                 token_ids = self._model.tokenizer.encode(prompt)
             else:
                 token_ids = list(prompt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -56,6 +57,7 @@ class ServedModel:
         compiler: tells before the first token whether a schema can be enforced.
         tool_format: how calls are written.
         grammar: how strictly schemas are enforced.
+        max_prompt_chars: no longer text fits the context; None = not known.
         created: Unix time (seconds) that /v1/models shows.
     """
 
@@ -67,6 +69,7 @@ class ServedModel:
     compiler: RecipeCompiler
     tool_format: ToolFormat
     grammar: GrammarConfig = field(default_factory=GrammarConfig)
+    max_prompt_chars: int | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def build_prompt(self, messages: object, tools: object) -> list[int]:
@@ -75,7 +78,8 @@ class ServedModel:
         Raises:
             RequestError: messages or tools are malformed, or the template refuses them.
         """
-        prompt = await asyncio.to_thread(self.prompts.build, messages, tools)
+        build = functools.partial(self.prompts.build, max_chars=self.max_prompt_chars)
+        prompt = await asyncio.to_thread(build, messages, tools)
         return prompt.token_ids
 
     async def compile(self, recipe: GrammarRecipe | None) -> tuple[Unenforced, ...]:
@@ -101,9 +105,12 @@ def load_served_model(config: EngineConfig) -> ServedModel:
     tokenizer = Tokenizer(found.folder, vocab_size, found.config.eos_token_ids)
     tool_format = load_format(DEFAULT_TOOL_FORMAT)
     vocabulary = Vocabulary(tokenizer.tokenizer_json(), vocab_size, tokenizer.eos_token_ids)
+    context_length = config.model.context_length or found.config.max_positions
+    longest = max(len(tokenizer.token_bytes(token_id)) for token_id in range(len(tokenizer)))
     return ServedModel(
         name=config.model.served_model_name or found.name,
-        context_length=config.model.context_length or found.config.max_positions,
+        context_length=context_length,
+        max_prompt_chars=context_length * longest,
         vocab_size=vocab_size,
         tokenizer=tokenizer,
         prompts=make_prompt_builder(tokenizer, tool_format),

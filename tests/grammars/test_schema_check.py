@@ -86,6 +86,13 @@ def test_hostile_schemas_are_refused(schema, pointer, message):
     assert caught.value.param == "tools[0].function.parameters"
 
 
+def test_too_many_properties_are_refused_before_the_engine_gives_up_on_them() -> None:
+    schema = {"type": "object", "properties": {f"p{i}": True for i in range(520)}}
+    with pytest.raises(SchemaError, match="at most 400 properties, got 520") as caught:
+        check_schema(schema)
+    assert caught.value.pointer == "/properties"
+
+
 def test_union_nesting_is_bounded():
     schema = {"type": "string"}
     for _ in range(9):
