@@ -13,7 +13,6 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
 
 from specrt.bench.divergence import Divergence, Key, divergences
 from specrt.bench.environment import describe, environment
@@ -24,9 +23,6 @@ from specrt.bench.traces import load_traces
 from specrt.bench.validity import check_calls
 from specrt.errors import ConfigError
 from specrt.request import EngineRequest, SamplingParams
-
-if TYPE_CHECKING:
-    pass
 
 # Share of the requests that may have a tie.
 MAX_TIED_SHARE = 0.01
