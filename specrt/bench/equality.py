@@ -9,9 +9,8 @@ failure.
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from specrt.bench.divergence import Divergence, Key, divergences
@@ -21,7 +20,9 @@ from specrt.bench.options import EqualityOptions
 from specrt.bench.report import columns, write_json
 from specrt.bench.traces import load_traces
 from specrt.bench.validity import check_calls
+from specrt.draft_heads.shipped import shipped_head
 from specrt.errors import ConfigError
+from specrt.model.loader import resolve_model_folder
 from specrt.request import EngineRequest, SamplingParams
 
 # Share of the requests that may have a tie.
@@ -32,10 +33,14 @@ SOURCES = {
     "history": "history",
     "all": "forced,choices,history",
 }
+# With a draft head also:
+HEAD_SOURCES = {"head": "eagle", "all and head": "forced,choices,history,eagle"}
 TEMPERATURES = (0.0, 1.0)
 REFERENCE = "none"
-# KV slots of one engine: enough to keep every prompt of a run cached on a small machine.
-_MAX_TOTAL_TOKENS = 49_152
+# Requests that go through every run before the next ones start, so that a prompt is still cached
+# when it comes again, and the KV slots that one engine needs for it.
+_GROUP_SIZE = 20
+_MAX_TOTAL_TOKENS = 32_768
 
 
 @dataclass(slots=True)
@@ -95,6 +100,7 @@ def run(options: EqualityOptions) -> int:
                 sources,
                 num_threads=options.num_threads,
                 max_total_tokens=_MAX_TOTAL_TOKENS,
+                draft_model_path=options.draft_model_path if "eagle" in sources else None,
                 check_cache=True,
             )
         )
@@ -106,10 +112,13 @@ def run(options: EqualityOptions) -> int:
             f"--requests: the traces hold {len(cases)} requests of at most"
             f" {options.max_prompt_tokens} prompt tokens, not {options.requests}"
         )
+    model = resolve_model_folder(options.model_path).name
+    has_head = options.draft_model_path is not None or shipped_head(model) is not None
     report = compare_all(
         reference,
         open_generator,
         cases,
+        SOURCES | (HEAD_SOURCES if has_head else {}),
         max_tokens=options.max_tokens,
         batch_size=options.batch_size,
         seed=options.seed,
@@ -126,49 +135,61 @@ def compare_all(
     reference: Generator,
     open_generator: Callable[[str], Generator],
     cases: list[Case],
+    sources: Mapping[str, str] = SOURCES,
     *,
     max_tokens: int,
     batch_size: int,
     seed: int,
+    group_size: int = _GROUP_SIZE,
     progress: Callable[[str], object] = lambda text: None,
 ) -> EqualityReport:
     """Run every case in every way and compare with `reference`, one request at a time.
 
     Args:
         reference: plain decoding; asked again about every divergence.
-        open_generator: makes a generator with the draft sources given; one at a time is kept.
+        open_generator: makes a generator with the draft sources given.
         cases: the requests.
+        sources: name -> draft sources of the runs; `none` among them.
         max_tokens: output tokens at most.
         batch_size: size of the batched runs.
         seed: request i takes seed + i.
-        progress: called before every run.
+        group_size: requests that go through every run before the next ones start.
+        progress: called before every group.
     """
     report = EqualityReport(num_requests=len(cases))
-    expected: dict[float, list[Generation]] = {}
-    for name, sources in SOURCES.items():
-        generator = reference if name == REFERENCE else open_generator(sources)
-        for temperature in TEMPERATURES:
+    generators = {
+        name: reference if name == REFERENCE else open_generator(names)
+        for name, names in sources.items()
+    }
+    keys = [
+        Key(name, temperature, size)
+        for name in sources
+        for temperature in TEMPERATURES
+        for size in (1, batch_size)
+    ]
+    report.num_runs = len(keys)
+    for start in range(0, len(cases), group_size):
+        group = cases[start : start + group_size]
+        progress(f"requests {start + 1} to {start + len(group)} of {len(cases)}")
+        expected: dict[float, list[Generation]] = {}
+        for key in keys:
             requests = [
-                case.sampled(_sampling(i, temperature, max_tokens, seed))
-                for i, case in enumerate(cases)
+                case.sampled(_sampling(start + i, key.temperature, max_tokens, seed))
+                for i, case in enumerate(group)
             ]
-            for size in (1, batch_size):
-                key = Key(name, temperature, size)
-                progress(f"{name}, temperature {temperature:g}, batch {size}")
-                outputs = generator.generate(requests, size)
-                report.num_runs += 1
-                _judge(report, generator, key, cases, requests, outputs)
-                if temperature not in expected:
-                    expected[temperature] = outputs
-                    continue
-                report.divergences += divergences(
-                    reference, key, cases, requests, expected[temperature], outputs
-                )
+            generator = generators[key.sources]
+            outputs = generator.generate(requests, key.batch_size)
+            _judge(report, generator, key, group, requests, outputs)
+            if key.temperature not in expected:
+                expected[key.temperature] = outputs
+                continue
+            report.divergences += divergences(
+                reference, key, group, requests, expected[key.temperature], outputs
+            )
+    for name, generator in generators.items():
         leak = generator.leak()
         if leak is not None:
             report.errors.append(f"{name}: slots leaked: {leak}")
-        del generator
-        gc.collect()
     return report
 
 
