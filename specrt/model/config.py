@@ -7,6 +7,7 @@ name of the key, since a model that runs with one setting ignored gives wrong to
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,16 @@ _ARCHITECTURES: dict[str, dict[str, bool]] = {
     "Qwen3ForCausalLM": {"mlp_bias": False, "qk_norm": True},
 }
 SUPPORTED_ARCHITECTURES = tuple(_ARCHITECTURES)
-SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
+_ORIGINAL = "original_max_position_embeddings"
+# RoPE type -> the numbers that it cannot do without.
+_ROPE_KEYS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", _ORIGINAL),
+    "yarn": ("factor", _ORIGINAL),
+}
+_YARN_OPTIONS = ("attention_factor", "mscale", "mscale_all_dim", "beta_fast", "beta_slow")
+SUPPORTED_ROPE_TYPES = tuple(_ROPE_KEYS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,22 +41,32 @@ class RopeConfig:
     Attributes:
         theta: base of the frequencies.
         rope_type: how the frequencies are scaled.
-        factor: scaling factor ("linear", "llama3").
+        factor: scaling factor (all types but "default").
         low_freq_factor: "llama3": wavelengths above original_max_positions / this are divided.
         high_freq_factor: "llama3": wavelengths below original_max_positions / this are kept.
-        original_max_positions: "llama3": context length before scaling (tokens).
+        original_max_positions: "llama3", "yarn": context length before scaling (tokens).
+        beta_fast: "yarn": pairs that turn more often than this over that length are kept.
+        beta_slow: "yarn": pairs that turn less often are divided by the factor.
+        truncate: "yarn": those bounds fall on whole pairs.
+        attention_factor: "yarn": cosines and sines are multiplied by it.
     """
 
     theta: float
-    rope_type: Literal["default", "linear", "llama3"] = "default"
+    rope_type: Literal["default", "linear", "llama3", "yarn"] = "default"
     factor: float = 1.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_positions: int = 0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float = 1.0
 
     @classmethod
     def parse(cls, source: Path, theta: float, scaling: dict[str, Any] | None) -> RopeConfig:
         """Read `rope_parameters` (transformers 5) or `rope_scaling` (before).
+
+        What may be left out is what transformers lets one leave out, and means the same.
 
         Raises:
             ConfigError: a type, key or value that is not supported; names it and `source`.
@@ -62,25 +82,40 @@ class RopeConfig:
                 f"{source}: RoPE type {kind!r} is not supported; supported: "
                 f"{', '.join(SUPPORTED_ROPE_TYPES)}"
             )
-        keys = {"default": (), "linear": ("factor",)}.get(
-            kind,
-            ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-        )
-        for key in keys:
+        keys = _ROPE_KEYS[kind]
+        options = [o for o in _YARN_OPTIONS if kind == "yarn" and scaling.get(o) is not None]
+        for key in (*keys, *options):
             value = scaling.get(key)
-            if not isinstance(value, (int, float)):
+            if not isinstance(value, (int, float)) or value < 0 or (key in keys and not value):
                 raise ConfigError(
-                    f"{source}: RoPE type {kind!r} needs the number {key!r}, got {value!r}"
+                    f"{source}: RoPE type {kind!r} needs the number {key!r} above 0, got {value!r}"
                 )
-        values = {key: scaling[key] for key in keys}
+        values = {key: scaling[key] for key in (*keys, *options)}
+        if kind == "yarn" and "attention_factor" not in values:
+            values["attention_factor"] = _attention_factor(values)
         return cls(
             theta=float(theta),
             rope_type=kind,
             factor=float(values.get("factor", 1.0)),
             low_freq_factor=float(values.get("low_freq_factor", 1.0)),
             high_freq_factor=float(values.get("high_freq_factor", 4.0)),
-            original_max_positions=int(values.get("original_max_position_embeddings", 0)),
+            original_max_positions=int(values.get(_ORIGINAL, 0)),
+            beta_fast=float(values.get("beta_fast") or 32.0),
+            beta_slow=float(values.get("beta_slow") or 1.0),
+            truncate=bool(scaling.get("truncate", True)),
+            attention_factor=float(values.get("attention_factor", 1.0)),
         )
+
+
+def _attention_factor(values: dict[str, Any]) -> float:
+    """What YaRN (arXiv 2309.00071) recommends for the factor; `mscale` as DeepSeek uses it."""
+
+    def at(scale: float) -> float:
+        return 1.0 if values["factor"] <= 1 else 0.1 * scale * math.log(values["factor"]) + 1.0
+
+    if values.get("mscale") and values.get("mscale_all_dim"):
+        return at(values["mscale"]) / at(values["mscale_all_dim"])
+    return at(1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +195,8 @@ class TargetConfig:
         rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
         if not isinstance(rope, dict):
             raise ConfigError(f"{path}: rope_parameters must be an object, got {rope!r}")
+        max_positions = _size(path, raw, "max_position_embeddings")
+        original = raw.get(_ORIGINAL) or rope.get(_ORIGINAL) or max_positions
         theta = rope.get("rope_theta", raw.get("rope_theta", 10000.0))
         if rope.get("partial_rotary_factor", raw.get("partial_rotary_factor") or 1) != 1:
             raise ConfigError(f"{path}: partial_rotary_factor other than 1 is not supported")
@@ -182,9 +219,9 @@ class TargetConfig:
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
-            max_positions=_size(path, raw, "max_position_embeddings"),
+            max_positions=max_positions,
             rms_norm_eps=float(eps),
-            rope=RopeConfig.parse(path, theta, rope),
+            rope=RopeConfig.parse(path, theta, {**rope, _ORIGINAL: original}),
             tied=bool(raw.get("tie_word_embeddings", False)),
             eos_token_ids=eos_ids or _ids(path, raw.get("eos_token_id")),
             bos_token_id=next(iter(_ids(path, raw.get("bos_token_id"))), None),

@@ -106,7 +106,8 @@ class TargetModel:
             attention: planned for these T rows.
             logits_rows: int64 [n], the rows whose logits are wanted; n may be 0.
             capture_layers: layer indices, ascending: the residual stream that enters each of them
-                is returned (hidden_states[i] of transformers).
+                is returned (hidden_states[i] of transformers); num_layers is the stream behind the
+                last one, before the final norm.
 
         Returns:
             ModelOutput.
@@ -133,11 +134,14 @@ class TargetModel:
                 rotated[:, num_query:],
                 heads[:, num_query + num_kv :],
             )
-            if index == config.num_layers - 1:
+            if index == config.num_layers - 1 and config.num_layers not in capture_layers:
                 # Nothing reads the other rows any more.
                 hidden, attended = hidden[logits_rows], attended[logits_rows]
             hidden += layer.o_proj(attended)
             gate, up = layer.gate_up(layer.post_norm(hidden)).chunk(2, dim=-1)
             hidden += layer.down(F.silu(gate).mul_(up))
+        if config.num_layers in capture_layers:
+            captured.append(hidden)
+            hidden = hidden[logits_rows]
         logits = self._lm_head(self._norm(hidden))
         return ModelOutput(logits, torch.cat(captured, dim=-1) if captured else None)

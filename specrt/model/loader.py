@@ -13,6 +13,8 @@ from specrt.model.embedded import EMBEDDED_NAME, find_embedded
 from specrt.model.weights import check_files, load_folder
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from specrt.model.decoder import TargetModel
 
 
@@ -40,12 +42,15 @@ class LoadedModel:
         model: the decoder.
         folder: where its tokenizer lies.
         name: the model's own name in the API.
+        shared: "embed_tokens.weight" and "lm_head.weight", float32 [V, H], for a draft head that
+            borrows them.
     """
 
     config: TargetConfig
     model: TargetModel
     folder: Path
     name: str
+    shared: dict[str, Tensor]
 
 
 def resolve_model_folder(model_path: str | None) -> ModelFolder:
@@ -90,4 +95,9 @@ def load_target(model_path: str | None) -> LoadedModel:
 
     found = resolve_model_folder(model_path)
     config, weights = load_folder(found.folder)
-    return LoadedModel(config, TargetModel(config, weights), found.folder, found.name)
+    embedding = weights["model.embed_tokens.weight"]
+    shared = {
+        "embed_tokens.weight": embedding,
+        "lm_head.weight": embedding if config.tied else weights["lm_head.weight"],
+    }
+    return LoadedModel(config, TargetModel(config, weights), found.folder, found.name, shared)

@@ -16,14 +16,19 @@ from specrt.model.config import RopeConfig
 def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     """float32 [head_dim / 2]: radians per position of each pair.
 
-    Source: RoFormer (arXiv 2104.09864); "llama3" as published with Llama 3.1.
+    Source: RoFormer (arXiv 2104.09864); "llama3" as published with Llama 3.1; "yarn" is YaRN
+    (arXiv 2309.00071).
     """
     exponent = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    plain = 1.0 / (rope.theta**exponent)
+    spacing = rope.theta**exponent  # positions per radian
+    plain = 1.0 / spacing
     if rope.rope_type == "default":
         return plain
     if rope.rope_type == "linear":
         return plain / rope.factor
+    if rope.rope_type == "yarn":
+        kept = 1 - _yarn_ramp(rope, head_dim)
+        return 1.0 / (rope.factor * spacing) * (1 - kept) + plain * kept
     wavelength = 2 * math.pi / plain
     longest = rope.original_max_positions / rope.low_freq_factor
     shortest = rope.original_max_positions / rope.high_freq_factor
@@ -35,14 +40,32 @@ def inverse_frequencies(rope: RopeConfig, head_dim: int) -> Tensor:
     return torch.where(wavelength < shortest, plain, scaled)
 
 
+def _yarn_ramp(rope: RopeConfig, head_dim: int) -> Tensor:
+    """float32 [head_dim / 2]: 0 where YaRN keeps a frequency, 1 where it divides it."""
+
+    def pair_with(turns: float) -> float:
+        """Index of the pair that turns so often over the original context."""
+        spacing = rope.original_max_positions / (turns * 2 * math.pi)
+        return head_dim * math.log(spacing) / (2 * math.log(rope.theta))
+
+    low, high = pair_with(rope.beta_fast), pair_with(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, head_dim - 1)
+    if low == high:
+        high += 0.001
+    return ((torch.arange(head_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+
+
 def rotary_table(rope: RopeConfig, head_dim: int, num_positions: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines for `rotate`, float32 [num_positions, head_dim] each.
 
+    Both are multiplied by `rope.attention_factor`.
     The first half of each sine row is negated: see `rotate`.
     """
     positions = torch.arange(num_positions, dtype=torch.int64).float()
     angles = positions[:, None] * inverse_frequencies(rope, head_dim)[None, :]
-    cosines, sines = angles.cos(), angles.sin()
+    cosines, sines = angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor
     return torch.cat((cosines, cosines), dim=-1), torch.cat((-sines, sines), dim=-1)
 
 

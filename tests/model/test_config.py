@@ -77,6 +77,22 @@ def test_linear_rope_in_the_oldest_spelling(tmp_path: Path) -> None:
     assert (rope.rope_type, rope.factor, rope.theta) == ("linear", 2.0, 10000.0)
 
 
+YARN = {"rope_type": "yarn", "factor": 4.0}
+
+
+def test_yarn_rope_and_what_it_may_leave_out(tmp_path: Path) -> None:
+    plain = _read(tmp_path, rope_scaling=YARN).rope
+    assert (plain.rope_type, plain.factor, plain.original_max_positions) == ("yarn", 4.0, 512)
+    assert (plain.beta_fast, plain.beta_slow, plain.truncate) == (32.0, 1.0, True)
+    assert plain.attention_factor == pytest.approx(1.1386294)
+    options = {"original_max_position_embeddings": 128, "beta_fast": 16, "truncate": False}
+    full = _read(tmp_path, rope_scaling={**YARN, **options, "attention_factor": 1.5}).rope
+    assert (full.original_max_positions, full.beta_fast, full.truncate) == (128, 16.0, False)
+    assert full.attention_factor == 1.5
+    outside = _read(tmp_path, rope_scaling=YARN, original_max_position_embeddings=256).rope
+    assert outside.original_max_positions == 256
+
+
 @pytest.mark.parametrize(
     ("generation", "expected"),
     [
@@ -118,13 +134,20 @@ def test_a_window_that_is_off_is_fine(tmp_path: Path) -> None:
         ),
         ({"architectures": ...}, r"architecture None is not supported"),
         ({"architectures": []}, r"architecture \[\] is not supported"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, r"RoPE type 'yarn'.*default, lin"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, r"RoPE type 'dynamic'"),
+        ({"rope_scaling": {"rope_type": "yarn"}}, r"'yarn' needs the number 'factor' .* got None"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "beta_fast": "x"}},
+            r"'yarn' needs the number 'beta_fast' above 0, got 'x'",
+        ),
+        (
+            {"rope_scaling": {"type": "dynamic", "factor": 4.0}},
+            r"RoPE type 'dynamic' is not supported; supported: default, linear, llama3, yarn",
+        ),
         ({"rope_parameters": {"rope_type": "longrope"}}, r"RoPE type 'longrope'"),
-        ({"rope_scaling": {"rope_type": "linear"}}, r"needs the number 'factor', got None"),
+        ({"rope_scaling": {"rope_type": "linear"}}, r"needs the number 'factor' above 0, got None"),
         (
             {"rope_scaling": {**LLAMA3, "low_freq_factor": "x"}},
-            r"needs the number 'low_freq_factor', got 'x'",
+            r"needs the number 'low_freq_factor' above 0, got 'x'",
         ),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, r"differ by layer"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, r"partial_rotary_factor"),

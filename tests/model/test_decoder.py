@@ -28,10 +28,22 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+# The 150 positions of the test reach far beyond the original context.
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+}
 VARIANTS: dict[str, dict[str, Any]] = {
     "tied": {},
     "untied": {"tie_word_embeddings": False},
     "llama3 rope": {"rope_parameters": LLAMA3, "tie_word_embeddings": False},
+    "yarn rope": {"rope_parameters": YARN},
+    "yarn rope, untied": {
+        "rope_parameters": {**YARN, "attention_factor": 1.2, "truncate": False},
+        "tie_word_embeddings": False,
+    },
     "linear rope": {
         "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
     },
@@ -104,8 +116,12 @@ def test_llama_equals_transformers(tmp_path: Path, overrides: dict[str, Any]) ->
     )
 
 
+@pytest.mark.parametrize("rope", [None, YARN], ids=["plain", "yarn"])
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("name", ["Mistral", "Qwen2", "Qwen3"])
-def test_other_families_equal_transformers(tmp_path: Path, name: str) -> None:
+def test_other_families_equal_transformers(
+    tmp_path: Path, name: str, tied: bool, rope: dict[str, Any] | None
+) -> None:
     import transformers
 
     sizes: dict[str, Any] = {
@@ -119,6 +135,8 @@ def test_other_families_equal_transformers(tmp_path: Path, name: str) -> None:
         "max_position_embeddings": 512,
         "initializer_range": 0.2,
         "sliding_window": None,
+        "tie_word_embeddings": tied,
+        "rope_parameters": rope,
     }
     config = getattr(transformers, f"{name}Config")(**sizes)
     with torch.random.fork_rng():
