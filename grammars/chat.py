@@ -19,6 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specrt.errors import ConfigError, RequestError
 from specrt.grammars.formats import ToolFormat
+from specrt.grammars.json_style import restyle
 from specrt.grammars.messages import Message
 from specrt.grammars.special_text import Rendering, SpecialText
 from specrt.grammars.tools import Tool
@@ -30,7 +31,7 @@ _TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, At
 
 
 class _JsonObject(dict[str, object]):
-    """Parsed call arguments that `tojson` prints as they were written."""
+    """Parsed call arguments that `tojson` prints as they were written, but for the separators."""
 
     def __init__(self, text: str) -> None:
         super().__init__(json.loads(text, parse_int=_parse_int))
@@ -64,8 +65,9 @@ def _compile(source: str) -> jinja2.Template:
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        if isinstance(value, _JsonObject) and not (ensure_ascii or indent or separators):
-            return value._text
+        if isinstance(value, _JsonObject) and not (ensure_ascii or indent):
+            item, key = separators or (", ", ": ")
+            return restyle(value._text, item_separator=item, key_separator=key)
         return json.dumps(
             value,
             ensure_ascii=ensure_ascii,
@@ -160,7 +162,12 @@ class ChatRenderer:
     def _probe_tools(self, own: jinja2.Template) -> bool:
         """Does the template print declarations, results, and calls as the format writes them?"""
         function = {"name": "probe_tool", "description": "d", "parameters": {"type": "object"}}
-        call = {"name": "probe_name", "arguments": _JsonObject('{"a": 1.50}')}
+        arguments = restyle(
+            '{"b": 1.50, "a": [1, 2]}',
+            item_separator=self.tool_format.item_separator,
+            key_separator=self.tool_format.key_separator,
+        )
+        call = {"name": "probe_name", "arguments": _JsonObject(arguments)}
         messages = [
             {"role": "user", "content": "probe question"},
             {"role": "assistant", "content": "", "tool_calls": [{"function": call}]},
@@ -174,7 +181,7 @@ class ChatRenderer:
             )
         except _TEMPLATE_ERRORS:
             return False
-        expected = self.tool_format.call_text("probe_name", '{"a": 1.50}')
+        expected = self.tool_format.call_text("probe_name", arguments)
         return all(part in text for part in ("probe_tool", "probe result", expected))
 
     def render(
