@@ -34,11 +34,7 @@ class FlushCache(msgspec.Struct, tag=True, frozen=True):
     query_id: int
 
 
-class Shutdown(msgspec.Struct, tag=True, frozen=True):
-    """Leave the loop."""
-
-
-Command = Add | Abort | GetStats | FlushCache | Shutdown
+Command = Add | Abort | GetStats | FlushCache
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
@@ -52,6 +48,12 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 
     message: str
     is_config: bool
+
+
+class Started(msgspec.Struct, tag=True, frozen=True):
+    """Requests that have left the queue: id -> time there (seconds)."""
+
+    queue_s: dict[str, float]
 
 
 class Outputs(msgspec.Struct, tag=True, frozen=True):
@@ -81,7 +83,7 @@ class Heartbeat(msgspec.Struct, tag=True, frozen=True):
     """The loop is alive."""
 
 
-Event = Ready | Failed | Outputs | Rejected | Answer | Heartbeat
+Event = Ready | Failed | Started | Outputs | Rejected | Answer | Heartbeat
 
 encode = msgspec.msgpack.Encoder().encode
 decode_command = msgspec.msgpack.Decoder(Command).decode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import logging
 import re
 import time
@@ -13,6 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specrt.request import RequestStats
+from specrt.server.admission import Admission
 from specrt.server.errors import CLIENT_CLOSED, AuthenticationError, error_response, error_status
 from specrt.server.metrics import ServerMetrics
 
@@ -20,6 +22,7 @@ logger = logging.getLogger("specrt.server")
 
 # Probes and scrapers carry no key, and would fill the log.
 OPEN_PATHS = frozenset({"/health", "/metrics"})
+_PLAIN = re.compile(r"[!#-~]+")
 _REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -33,6 +36,7 @@ class RequestRecord:
         created: Unix time at arrival (seconds).
         status: HTTP status; of the error event when a stream broke, 499 when the client left.
         generation_id: id in the response and, with the choice appended, in the engine.
+        queue_s: longest wait of a choice for its slots in the engine (seconds); None before.
         choices: the latest counts of each choice.
         finish_reasons: of the finished choices.
         error: message of the error that was answered.
@@ -43,24 +47,31 @@ class RequestRecord:
     created: int = field(default_factory=lambda: int(time.time()))
     status: int = 0
     generation_id: str = ""
+    queue_s: float | None = None
     choices: dict[int, RequestStats] = field(default_factory=dict)
     finish_reasons: list[str] = field(default_factory=list)
     error: str = ""
 
-    def summary(self) -> str:
-        """The counts of a generation for the log; empty when none began."""
-        if not self.choices:
-            return self.error
-        first, all_stats = next(iter(self.choices.values())), self.choices.values()
-        num_output = sum(stats.num_output_tokens for stats in all_stats)
-        num_passes = sum(stats.num_passes for stats in all_stats)
-        length = num_output / num_passes if num_passes else 0.0
-        reasons = ",".join(dict.fromkeys(self.finish_reasons)) or "unfinished"
-        return (
-            f"{self.generation_id} prompt={first.num_prompt_tokens}"
-            f" cached={first.num_cached_tokens} output={num_output}"
-            f" acceptance_length={length:.2f} finish={reasons} {self.error}".rstrip()
-        )
+    def fields(self) -> dict[str, object]:
+        """What a generation did, by the names of the log line; empty when none began."""
+        fields: dict[str, object] = {}
+        if self.queue_s is not None:
+            fields |= {"generation": self.generation_id, "queue_ms": round(self.queue_s * 1000)}
+        if self.choices:
+            first, choices = next(iter(self.choices.values())), self.choices.values()
+            num_output = sum(stats.num_output_tokens for stats in choices)
+            num_passes = sum(stats.num_passes for stats in choices)
+            fields |= {
+                "prompt": first.num_prompt_tokens,
+                "cached": first.num_cached_tokens,
+                "output": num_output,
+                "passes": num_passes,
+                "acceptance_length": round(num_output / num_passes, 2) if num_passes else 0.0,
+                "finish": ",".join(dict.fromkeys(self.finish_reasons)) or "unfinished",
+            }
+        if self.error:
+            fields["error"] = self.error
+        return fields
 
 
 def record_of(scope: Scope) -> RequestRecord:
@@ -73,9 +84,12 @@ def record_of(scope: Scope) -> RequestRecord:
 class AccessMiddleware:
     """Pure ASGI middleware: it sees the end of a stream, and leaves `receive` to the routes."""
 
-    def __init__(self, app: ASGIApp, *, metrics: ServerMetrics, api_key: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: ServerMetrics, admission: Admission, api_key: str | None
+    ) -> None:
         self.app = app
         self.metrics = metrics
+        self._admission = admission
         self._api_key = api_key.encode() if api_key else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,8 +113,12 @@ class AccessMiddleware:
             await send(message)
 
         try:
-            self._authenticate(scope["path"], headers)
-            await self.app(scope, receive, send_with_id)
+            if scope["path"] in OPEN_PATHS:
+                await self.app(scope, receive, send_with_id)
+            else:
+                self._authenticate(headers)
+                with self._admission.http_request():
+                    await self.app(scope, receive, send_with_id)
         except Exception as error:
             record.status = error_status(error)
             record.error = str(error)
@@ -113,8 +131,8 @@ class AccessMiddleware:
         finally:
             self._finish(scope, record)
 
-    def _authenticate(self, path: str, headers: Headers) -> None:
-        if self._api_key is None or path in OPEN_PATHS:
+    def _authenticate(self, headers: Headers) -> None:
+        if self._api_key is None:
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if not token:
@@ -139,12 +157,18 @@ class AccessMiddleware:
         self.metrics.count_request(route, status)
         if record.choices and record.status == 200:
             self.metrics.e2e_s.observe(took_s)
-        logger.info(
-            "%s %s %s %d %.0f ms %s",
-            record.request_id,
-            scope["method"],
-            path,
-            status,
-            took_s * 1000,
-            record.summary(),
-        )
+        fields = {
+            "id": record.request_id,
+            "method": scope["method"],
+            "path": path,
+            "status": status,
+            "duration_ms": round(took_s * 1000),
+            **record.fields(),
+        }
+        logger.info("%s", " ".join(f"{name}={_logged(fields[name])}" for name in fields))
+
+
+def _logged(value: object) -> str:
+    """A value in the log line; quoted unless it is one plain word, so that a line stays one."""
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)

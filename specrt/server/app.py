@@ -14,11 +14,12 @@ from specrt.async_engine import AsyncEngine
 from specrt.config import EngineConfig, ServerConfig
 from specrt.errors import EngineError
 from specrt.server.access import AccessMiddleware, record_of
+from specrt.server.admission import Admission
 from specrt.server.body import parse_body, read_body
 from specrt.server.chat import ChatService
 from specrt.server.completions import CompletionService
 from specrt.server.errors import BusyError, NotFoundError, install_error_handlers
-from specrt.server.generation import Engine
+from specrt.server.generation import Backend, Engine
 from specrt.server.info import server_info
 from specrt.server.metrics import ServerMetrics
 from specrt.server.protocol import ChatRequest, CompletionRequest
@@ -30,7 +31,9 @@ from specrt.server.streaming import EventStream, until_disconnect
 def create_app(
     config: ServerConfig, engine_config: EngineConfig, engine: Engine, model: ServedModel
 ) -> FastAPI:
-    """The application. It uses the engine, and neither starts nor stops it.
+    """The application; `state.admission` of it lets it drain.
+
+    It uses the engine, and neither starts nor stops it.
 
     Args:
         config: of the server.
@@ -39,11 +42,18 @@ def create_app(
         model: what is served.
     """
     metrics = ServerMetrics()
+    admission = Admission(engine_config.scheduler.max_running_requests, config.max_queued_requests)
+    backend = Backend(
+        engine=engine, metrics=metrics, admission=admission, timeout_s=config.request_timeout
+    )
     app = FastAPI(title="specrt", docs_url=None, redoc_url=None, openapi_url=None)
     install_error_handlers(app)
-    app.add_middleware(AccessMiddleware, metrics=metrics, api_key=config.api_key)
-    app.include_router(_api_routes(engine, model, metrics))
-    app.include_router(_operation_routes(config, engine_config, engine, model, metrics))
+    app.state.admission = admission
+    app.add_middleware(
+        AccessMiddleware, metrics=metrics, admission=admission, api_key=config.api_key
+    )
+    app.include_router(_api_routes(model, backend))
+    app.include_router(_operation_routes(config, engine_config, model, backend))
     return app
 
 
@@ -51,11 +61,11 @@ def _json(message: BaseModel) -> Response:
     return Response(message.model_dump_json(exclude_unset=True), media_type="application/json")
 
 
-def _api_routes(engine: Engine, model: ServedModel, metrics: ServerMetrics) -> APIRouter:
+def _api_routes(model: ServedModel, backend: Backend) -> APIRouter:
     """What OpenAI's clients call."""
     router = APIRouter(prefix="/v1")
-    chat = ChatService(model, engine, metrics)
-    completions = CompletionService(model, engine, metrics)
+    chat = ChatService(model, backend)
+    completions = CompletionService(model, backend)
     listed = Model(id=model.name, object="model", created=model.created, owned_by="specrt")
 
     def check_model(name: str) -> None:
@@ -97,17 +107,16 @@ def _api_routes(engine: Engine, model: ServedModel, metrics: ServerMetrics) -> A
 
 
 def _operation_routes(
-    config: ServerConfig,
-    engine_config: EngineConfig,
-    engine: Engine,
-    model: ServedModel,
-    metrics: ServerMetrics,
+    config: ServerConfig, engine_config: EngineConfig, model: ServedModel, backend: Backend
 ) -> APIRouter:
     """What operators call."""
     router = APIRouter()
+    engine, metrics = backend.engine, backend.metrics
 
     @router.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> Response:
+        if backend.admission.is_draining:
+            return PlainTextResponse("the server is shutting down\n", 503)
         if not engine.is_healthy:
             return PlainTextResponse("the engine is not healthy\n", 503)
         return PlainTextResponse("ok\n")
@@ -137,7 +146,7 @@ def _operation_routes(
 
 
 def serve(config: ServerConfig, engine_config: EngineConfig) -> int:
-    """Serve until SIGINT or SIGTERM.
+    """Serve until a signal; SIGTERM lets running requests finish first.
 
     Args:
         config: where to listen.
@@ -148,7 +157,7 @@ def serve(config: ServerConfig, engine_config: EngineConfig) -> int:
 
     Raises:
         ConfigError: the address, a flag or a model file cannot be used.
-        EngineError: the engine died while it was starting.
+        EngineError: the engine died while it was starting, or too often later.
     """
     # First the address: a taken port must not cost the time that loading a model takes.
     with bind(config) as listener:
@@ -158,4 +167,4 @@ def serve(config: ServerConfig, engine_config: EngineConfig) -> int:
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         ready = f"specrt serves {model.name} at http://{shown}:{port}/v1"
-        return run(app, engine, listener, ready)
+        return run(app, engine, listener, ready, drain_timeout_s=config.drain_timeout)

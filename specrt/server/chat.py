@@ -17,8 +17,7 @@ from specrt.grammars.recipes import build_recipe
 from specrt.request import EngineRequest
 from specrt.server.access import RequestRecord
 from specrt.server.chat_choice import ChatChoice
-from specrt.server.generation import Engine, Generation, num_slots
-from specrt.server.metrics import ServerMetrics
+from specrt.server.generation import Backend, Generation, num_slots
 from specrt.server.protocol import ChatChunk, ChatRequest, ChatResponse, ViolationEntry
 from specrt.server.sampling import resolve_max_tokens, resolve_seed, sampling_params
 from specrt.server.served_model import ServedModel
@@ -52,10 +51,9 @@ class _Turn:
 class ChatService:
     """Answers chat requests."""
 
-    def __init__(self, model: ServedModel, engine: Engine, metrics: ServerMetrics) -> None:
+    def __init__(self, model: ServedModel, backend: Backend) -> None:
         self._model = model
-        self._engine = engine
-        self._metrics = metrics
+        self._backend = backend
 
     async def complete(self, body: ChatRequest, record: RequestRecord) -> ChatResponse:
         """The whole answer.
@@ -162,7 +160,7 @@ class ChatService:
             _max_tokens(body),
             len(prompt_token_ids),
             self._model.context_length,
-            num_slots=num_slots(self._engine),
+            num_slots=num_slots(self._backend.engine),
             param="messages",
         )
         seed = resolve_seed(body.seed)
@@ -185,7 +183,7 @@ class ChatService:
         ]
         has_calls = recipe is not None and recipe.kind == "tools"
         return _Turn(
-            generation=Generation(self._engine, self._metrics, record, requests, n=body.n),
+            generation=Generation(self._backend, record, requests, n=body.n),
             choices=[
                 ChatChoice(
                     index,

@@ -14,9 +14,8 @@ from specrt.errors import RequestError
 from specrt.grammars.prompt_builder import check_length
 from specrt.request import EngineRequest, RequestOutput
 from specrt.server.access import RequestRecord
-from specrt.server.generation import Engine, Generation, num_slots
+from specrt.server.generation import Backend, Generation, num_slots
 from specrt.server.logprobs import completion_logprobs
-from specrt.server.metrics import ServerMetrics
 from specrt.server.protocol import CompletionRequest, Prompts, Report, TextResponse
 from specrt.server.sampling import resolve_max_tokens, resolve_seed, sampling_params
 from specrt.server.served_model import ServedModel
@@ -53,10 +52,9 @@ class _Choice:
 class CompletionService:
     """Answers text completion requests."""
 
-    def __init__(self, model: ServedModel, engine: Engine, metrics: ServerMetrics) -> None:
+    def __init__(self, model: ServedModel, backend: Backend) -> None:
         self._model = model
-        self._engine = engine
-        self._metrics = metrics
+        self._backend = backend
 
     async def complete(self, body: CompletionRequest, record: RequestRecord) -> TextResponse:
         """The whole answer.
@@ -119,7 +117,7 @@ class CompletionService:
                 body.max_tokens,
                 len(prompt),
                 self._model.context_length,
-                num_slots=num_slots(self._engine),
+                num_slots=num_slots(self._backend.engine),
                 param="prompt",
             )
             if body.max_tokens is None:
@@ -140,7 +138,7 @@ class CompletionService:
                         namespace=body.cache_salt,
                     )
                 )
-        return Generation(self._engine, self._metrics, record, requests, n=body.n)
+        return Generation(self._backend, record, requests, n=body.n)
 
     def _tokenise(self, prompts: Prompts) -> list[list[int]]:
         tokenised = []

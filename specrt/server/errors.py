@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 # nginx's number for a client that went away; nobody receives it, the log and the metrics show it.
 CLIENT_CLOSED = 499
+# Seconds after which a full queue is worth another try; an error may state its own.
+QUEUE_RETRY_S = 1
 
 
 class AuthenticationError(RequestError):
@@ -46,6 +48,12 @@ class BusyError(RequestError):
     """The operation needs an idle engine."""
 
 
+class RequestTimeoutError(SpecrtError):
+    """The request took longer than --request-timeout; what it ran in the engine was aborted."""
+
+    status = 504
+
+
 class ClientGone(Exception):
     """The client closed the connection before it had its answer."""
 
@@ -68,11 +76,18 @@ def error_body(error: Exception) -> dict[str, object]:
     if isinstance(error, RequestError):
         message, param, code = error.message, error.param, error.code
     elif isinstance(error, SpecrtError):
-        message, param, code = str(error), None, "engine_error"
+        code = "request_timeout" if isinstance(error, RequestTimeoutError) else "engine_error"
+        message, param = str(error), None
     else:
         message, param, code = "internal error; the server's log has the details", None, None
-    kind = _kind(error_status(error))
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return {
+        "error": {
+            "message": message,
+            "type": _kind(error_status(error)),
+            "param": param,
+            "code": code,
+        }
+    }
 
 
 def error_status(error: Exception) -> int:
@@ -82,14 +97,13 @@ def error_status(error: Exception) -> int:
 
 
 def error_response(error: Exception) -> JSONResponse:
-    """The answer for `error`; logs what is not the request's fault."""
+    """The answer for `error`."""
     status = error_status(error)
-    if status >= 500:
-        logger.error("%s: %s", type(error).__name__, error, exc_info=error)
+    _log_unforeseen(error)
     headers: dict[str, str] = {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    retry_after = getattr(error, "retry_after", None)
+    retry_after = getattr(error, "retry_after", QUEUE_RETRY_S if status == 429 else None)
     if isinstance(retry_after, int):
         headers["Retry-After"] = str(retry_after)
     return JSONResponse(error_body(error), status, headers=headers)
@@ -97,9 +111,14 @@ def error_response(error: Exception) -> JSONResponse:
 
 def error_event(error: Exception) -> bytes:
     """The server-sent event that ends a stream which has begun; no [DONE] follows it."""
-    if error_status(error) >= 500:
-        logger.error("%s in mid-stream: %s", type(error).__name__, error, exc_info=error)
+    _log_unforeseen(error)
     return b"data: " + json.dumps(error_body(error)).encode() + b"\n\n"
+
+
+def _log_unforeseen(error: Exception) -> None:
+    """Errors raised on purpose are in the request's log line; for others the place matters."""
+    if error_status(error) >= 500 and not isinstance(error, SpecrtError):
+        logger.error("%s: %s", type(error).__name__, error, exc_info=error)
 
 
 def _routing_response(

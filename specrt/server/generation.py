@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from typing import Protocol, cast
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, cast
 
 from openai.types import CompletionUsage
 from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
@@ -15,8 +16,12 @@ from specrt.errors import EngineError
 from specrt.grammars.base import Unenforced
 from specrt.request import EngineRequest, RequestOutput, RequestStats
 from specrt.server.access import RequestRecord
+from specrt.server.admission import Admission
+from specrt.server.errors import RequestTimeoutError
 from specrt.server.metrics import ServerMetrics
 from specrt.server.protocol import Report, UnenforcedEntry, ViolationEntry
+
+_T = TypeVar("_T")
 
 
 class Engine(Protocol):
@@ -33,8 +38,17 @@ class Engine(Protocol):
         """End it; what is in flight fails."""
         ...
 
-    def generate(self, request: EngineRequest) -> AsyncIterator[RequestOutput]:
-        """Run a request; closing the iterator aborts it within a step."""
+    async def until_down(self) -> None:
+        """Wait until it has died for good; raises EngineError then."""
+        ...
+
+    def generate(
+        self, request: EngineRequest, on_start: Callable[[float], None]
+    ) -> AsyncIterator[RequestOutput]:
+        """Run a request; closing the iterator aborts it within a step.
+
+        `on_start` is called when it leaves the engine's queue, with its time there (seconds).
+        """
         ...
 
     async def stats(self) -> dict[str, object]:
@@ -52,6 +66,23 @@ def num_slots(engine: Engine) -> int | None:
     return value if isinstance(value, int) else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """What every generation runs on.
+
+    Attributes:
+        engine: generates.
+        metrics: count.
+        admission: bounds how many.
+        timeout_s: longest time of one HTTP request since its arrival (seconds); None = any.
+    """
+
+    engine: Engine
+    metrics: ServerMetrics
+    admission: Admission
+    timeout_s: float | None = None
+
+
 class Generation:
     """Several engine requests as one stream of outputs.
 
@@ -61,8 +92,7 @@ class Generation:
 
     def __init__(
         self,
-        engine: Engine,
-        metrics: ServerMetrics,
+        backend: Backend,
         record: RequestRecord,
         requests: Sequence[EngineRequest],
         *,
@@ -71,8 +101,7 @@ class Generation:
         """Args: `requests` are n choices of the first prompt, then n of the next, and so on."""
         self.record = record
         self._n = n
-        self._engine = engine
-        self._metrics = metrics
+        self._backend = backend
         self._requests = requests
 
     @property
@@ -84,9 +113,17 @@ class Generation:
         """Outputs as (choice, output) in the order of arrival; closing it aborts all choices.
 
         Raises:
+            OverloadedError: the queue is full; nothing reached the engine.
             RequestError: the engine did not take a request; the others are aborted.
+            RequestTimeoutError: the time is up; all are aborted.
             EngineError: the engine failed.
         """
+        with self._backend.admission.choices(len(self._requests)):
+            async with aclosing(self._run()) as outputs:
+                async for output in outputs:
+                    yield output
+
+    async def _run(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
         tasks = [
             asyncio.create_task(self._pump(choice, request, queue))
@@ -96,7 +133,7 @@ class Generation:
         try:
             num_running = len(tasks)
             while num_running:
-                choice, item = await queue.get()
+                choice, item = await self._in_time(queue.get())
                 if item is None:
                     num_running -= 1
                     continue
@@ -104,7 +141,7 @@ class Generation:
                     raise item
                 now_s = time.perf_counter()
                 is_first = choice not in self.record.choices
-                self._metrics.observe_output(item, now_s - last_s[choice], is_first)
+                self._backend.metrics.observe_output(item, now_s - last_s[choice], is_first)
                 last_s[choice] = now_s
                 self.record.choices[choice] = item.stats
                 yield choice, item
@@ -113,6 +150,19 @@ class Generation:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _in_time(self, work: Coroutine[object, object, _T]) -> _T:
+        limit_s = self._backend.timeout_s
+        if limit_s is None:
+            return await work
+        left_s = self.record.started + limit_s - time.perf_counter()
+        try:
+            return await asyncio.wait_for(work, max(left_s, 0.0))
+        except asyncio.TimeoutError:
+            raise RequestTimeoutError(
+                f"the request took longer than {limit_s:g} s (--request-timeout) and was aborted;"
+                " ask for fewer tokens"
+            ) from None
+
     async def _pump(
         self,
         choice: int,
@@ -120,7 +170,11 @@ class Generation:
         queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]],
     ) -> None:
         """Move one request's outputs into the queue; None is the end."""
-        outputs = self._engine.generate(request)
+
+        def on_start(queue_s: float) -> None:
+            self.record.queue_s = max(self.record.queue_s or 0.0, queue_s)
+
+        outputs = self._backend.engine.generate(request, on_start)
         try:
             async with aclosing(cast("AsyncGenerator[RequestOutput, None]", outputs)) as items:
                 async for item in items:

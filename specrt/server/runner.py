@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
-from collections.abc import Coroutine
-from typing import NoReturn
+from collections.abc import Awaitable, Coroutine, Iterator
 
 import uvicorn
 from fastapi import FastAPI
@@ -15,8 +15,8 @@ from specrt.config import ServerConfig
 from specrt.errors import ConfigError
 from specrt.server.generation import Engine
 
-# Streams that are still running at shutdown get this long to end (seconds).
-SHUTDOWN_GRACE_S = 3
+# When the engine is gone every answer ends; a slow client gets this long to read it (seconds).
+SHUTDOWN_GRACE_S = 1
 
 
 def bind(config: ServerConfig) -> socket.socket:
@@ -35,32 +35,43 @@ def bind(config: ServerConfig) -> socket.socket:
         ) from None
 
 
-def run(app: FastAPI, engine: Engine, listener: socket.socket, ready: str) -> int:
+def run(
+    app: FastAPI, engine: Engine, listener: socket.socket, ready: str, *, drain_timeout_s: float
+) -> int:
     """Start the engine, serve `app` until a signal, stop the engine.
 
+    SIGTERM lets running requests finish first, while new ones are refused; a second one, or
+    SIGINT, ends them at once.
+
     Args:
-        app: uses the engine.
+        app: uses the engine; see `create_app`.
         engine: not started yet.
         listener: a listening socket.
         ready: printed when requests are answered.
+        drain_timeout_s: what running requests get at most to finish (seconds).
 
     Returns:
         Exit status: 0 after a signal.
 
     Raises:
-        SpecrtError: the engine could not be started.
+        SpecrtError: the engine could not be started, or died too often.
     """
-    try:
-        _run_loop(_serve(app, engine, listener, ready))
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
+    _run_loop(_serve(app, engine, listener, ready, drain_timeout_s))
     return 0
 
 
-async def _serve(app: FastAPI, engine: Engine, listener: socket.socket, ready: str) -> None:
-    # uvicorn takes the signals over while it serves, and sends them again once it has ended.
+async def _serve(
+    app: FastAPI, engine: Engine, listener: socket.socket, ready: str, drain_timeout_s: float
+) -> None:
+    leave, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal(signum: signal.Signals) -> None:
+        if signum == signal.SIGINT or leave.is_set():
+            hurry.set()
+        leave.set()
+
     for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, _leave)
+        asyncio.get_running_loop().add_signal_handler(signum, on_signal, signum)
     server = _Server(
         uvicorn.Config(
             app,
@@ -73,15 +84,34 @@ async def _serve(app: FastAPI, engine: Engine, listener: socket.socket, ready: s
         ),
         ready,
     )
-    await engine.start()
+    if await _race(engine.start(), leave.wait()) == 1:
+        return
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        await server.serve(sockets=[listener])
+        await _race(asyncio.shield(serving), leave.wait(), engine.until_down())
+        await _race(app.state.admission.drain(drain_timeout_s), hurry.wait())
     finally:
-        await engine.stop()
+        await engine.stop()  # first: what is still in flight ends with an error
+        server.should_exit = True
+        await serving
+
+
+async def _race(*works: Awaitable[object]) -> int:
+    """Run all until one is done, and cancel the others; the index of that one, or its error."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        winner = next(index for index, task in enumerate(tasks) if task.done())
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    tasks[winner].result()
+    return winner
 
 
 class _Server(uvicorn.Server):
-    """Says that it serves once it does."""
+    """Says that it serves once it does, and leaves the signals alone."""
 
     def __init__(self, config: uvicorn.Config, ready: str) -> None:
         super().__init__(config)
@@ -92,9 +122,9 @@ class _Server(uvicorn.Server):
         if self.started:
             print(self._ready, flush=True)
 
-
-def _leave(signum: int, frame: object) -> NoReturn:
-    raise SystemExit(0)
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 def _run_loop(main: Coroutine[object, object, None]) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from specrt.config import EngineConfig, GrammarConfig
-from specrt.grammars.base import DEFAULT_TOOL_FORMAT, GrammarRecipe, Unenforced
+from specrt.grammars.base import GrammarRecipe, Unenforced
 from specrt.grammars.compiler import GrammarCompiler
-from specrt.grammars.formats import ToolFormat, load_format
-from specrt.grammars.prompt_builder import PromptBuilder, make_prompt_builder
+from specrt.grammars.formats import ToolFormat
+from specrt.grammars.prompt_builder import PromptBuilder, find_format, make_prompt_builder
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.loader import resolve_model_folder
 from specrt.tokenizer import Tokenizer
@@ -103,7 +103,7 @@ def load_served_model(config: EngineConfig) -> ServedModel:
     found = resolve_model_folder(config.model.model_path)
     vocab_size = found.config.vocab_size
     tokenizer = Tokenizer(found.folder, vocab_size, found.config.eos_token_ids)
-    tool_format = load_format(DEFAULT_TOOL_FORMAT)
+    tool_format = find_format(tokenizer)
     vocabulary = Vocabulary(tokenizer.tokenizer_json(), vocab_size, tokenizer.eos_token_ids)
     context_length = config.model.context_length or found.config.max_positions
     longest = max(len(tokenizer.token_bytes(token_id)) for token_id in range(len(tokenizer)))

@@ -85,7 +85,8 @@ class EventStream(Response):
                 async for body in events:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
             except Exception as error:
-                record_of(scope).status = error_status(error)
+                record = record_of(scope)
+                record.status, record.error = error_status(error), str(error)
                 last = error_event(error)
                 await send({"type": "http.response.body", "body": last, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -30,7 +30,10 @@ from specrt.request import (
     RequestStats,
     TokenLogprob,
 )
+from specrt.server.admission import Admission
 from specrt.server.app import create_app
+from specrt.server.generation import Backend, Engine
+from specrt.server.metrics import ServerMetrics
 from specrt.server.served_model import ServedModel
 
 MODEL = "fake-model"
@@ -123,8 +126,14 @@ class FakeEngine:
     async def stop(self) -> None:
         pass
 
-    async def generate(self, request: EngineRequest) -> AsyncIterator[RequestOutput]:
+    async def until_down(self) -> None:
+        await asyncio.Event().wait()
+
+    async def generate(
+        self, request: EngineRequest, on_start: Callable[[float], None]
+    ) -> AsyncIterator[RequestOutput]:
         self.requests.append(request)
+        on_start(0.25)
         script = self.script(request)
         stats = RequestStats(
             num_prompt_tokens=len(request.prompt_token_ids), num_cached_tokens=script.cached
@@ -230,12 +239,18 @@ def make_model(**settings: Any) -> ServedModel:
     return ServedModel(**{**fields, **settings})
 
 
-class Client:
-    """Two ways to talk to a running server."""
+def make_backend(engine: Engine) -> Backend:
+    """A backend without limits."""
+    return Backend(engine=engine, metrics=ServerMetrics(), admission=Admission(1000, 0))
 
-    def __init__(self, url: str, http: httpx.AsyncClient) -> None:
+
+class Client:
+    """Two ways to talk to a running server, and the server's own door."""
+
+    def __init__(self, url: str, http: httpx.AsyncClient, admission: Admission) -> None:
         self.url = url
         self.http = http
+        self.admission = admission
 
     @functools.cached_property
     def openai(self) -> openai.AsyncOpenAI:
@@ -259,10 +274,14 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def serving(
-    engine: FakeEngine, model: ServedModel | None = None, config: ServerConfig | None = None
+    engine: Engine,
+    model: ServedModel | None = None,
+    config: ServerConfig | None = None,
+    engine_config: EngineConfig | None = None,
 ) -> AsyncIterator[Client]:
     """Serve on a free port, in this event loop."""
-    app = create_app(config or ServerConfig(), EngineConfig(), engine, model or make_model())
+    config, engine_config = config or ServerConfig(), engine_config or EngineConfig()
+    app = create_app(config, engine_config, engine, model or make_model())
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
         uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
@@ -275,7 +294,8 @@ async def serving(
             await asyncio.sleep(0.005)
         # No TLS here: loading the certificates would take longer than the test.
         http = httpx.AsyncClient(base_url=url, timeout=10, verify=False)
-        async with http, contextlib.aclosing(Client(url, http)) as client:
+        client = Client(url, http, app.state.admission)
+        async with http, contextlib.aclosing(client):
             yield client
     finally:
         server.should_exit = True

@@ -20,6 +20,7 @@ from server.fake_engine import (
     FakeEngine,
     Script,
     chop,
+    make_backend,
     make_model,
     says,
     serving,
@@ -30,7 +31,6 @@ from specrt.request import EngineRequest
 from specrt.server.access import RequestRecord
 from specrt.server.body import parse_body
 from specrt.server.chat import ChatService
-from specrt.server.metrics import ServerMetrics
 from specrt.server.protocol import ChatRequest
 from specrt.server.streaming import DONE
 
@@ -241,7 +241,7 @@ def test_stream_equals_whole_answer(
     engine = says(*pieces, finish=finish, stop_cut=stop_cut)
     body = {"tools": TOOLS if has_tools else None, "logprobs": logprobs}
 
-    service = ChatService(make_model(), engine, ServerMetrics())
+    service = ChatService(make_model(), make_backend(engine))
 
     async def both() -> tuple[dict[str, Any], dict[str, Any]]:
         fields = {"model": MODEL, "messages": USER, **body}

@@ -107,17 +107,23 @@ async def test_request_id_and_log_line(caplog: pytest.LogCaptureFixture) -> None
         async with serving(engine) as client:
             url, body = "/v1/chat/completions", {"model": MODEL, "messages": []}
             given = await client.http.post(url, json=body, headers={"X-Request-Id": "my-id"})
-            odd = await client.http.get("/v1/models", headers={"X-Request-Id": "a b"})
+            odd = await client.http.get("/v1/mod%0Aels", headers={"X-Request-Id": "a b"})
             answer = await client.chat()
             await client.http.get("/health")
     assert given.headers["x-request-id"] == "my-id"
     assert re.fullmatch("[0-9a-f]{32}", odd.headers["x-request-id"])
     lines = [r.getMessage() for r in caplog.records if r.name == "specrt.server"]
     assert len(lines) == 3, "one line a request, none for probes"
-    assert lines[0].startswith("my-id POST /v1/chat/completions 400 ") and "messages" in lines[0]
+    assert re.fullmatch(
+        r"id=my-id method=POST path=/v1/chat/completions status=400 duration_ms=\d+"
+        r' error="messages: expected .*"',
+        lines[0],
+    ), lines[0]
+    assert r'path="/v1/mod\nels" status=404' in lines[1]
     num_prompt = len(engine.requests[0].prompt_token_ids)
     expected = (
-        rf"[0-9a-f]{{32}} POST /v1/chat/completions 200 \d+ ms {answer.json()['id']}"
-        rf" prompt={num_prompt} cached=3 output=6 acceptance_length=2.00 finish=stop"
+        r"id=[0-9a-f]{32} method=POST path=/v1/chat/completions status=200 duration_ms=\d+"
+        rf" generation={answer.json()['id']} queue_ms=250 prompt={num_prompt} cached=3 output=6"
+        r" passes=3 acceptance_length=2.0 finish=stop"
     )
     assert re.fullmatch(expected, lines[2]), lines[2]
