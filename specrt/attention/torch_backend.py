@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from specrt.attention.base import RowGroup
-from specrt.cache.kv_store import KVStore
+from specrt.cache.kv_store import KeysAndValues
 from specrt.kernels.attention import attend, fold_heads, merge, unfold_heads
 
 # A run of at least this many slots is read in place, shorter ones are gathered into one stretch. In
@@ -51,13 +51,13 @@ class _PlannedGroup:
 
 
 class TorchAttention:
-    """Attention over a KVStore with plain torch operations."""
+    """Attention over slots with plain torch operations."""
 
-    def __init__(self, store: KVStore, num_heads: int) -> None:
+    def __init__(self, store: KeysAndValues, num_heads: int) -> None:
         """Make a backend.
 
         Args:
-            store: where keys and values live.
+            store: where keys and values live: a KVStore, or one layer of its extra planes.
             num_heads: query heads, a multiple of the store's key heads.
         """
         self._store = store

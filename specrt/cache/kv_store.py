@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +35,26 @@ def bytes_per_slot(
     values = 2 * num_layers * num_kv_heads * head_dim
     values += sum(math.prod(shape) for shape in (extra or {}).values())
     return values * dtype.itemsize
+
+
+class KeysAndValues(Protocol):
+    """Layers of keys and values over the same slots.
+
+    Attributes:
+        keys: one [num_slots, num_kv_heads, head_dim] a layer.
+        values: like keys.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+
+
+@dataclass(slots=True)
+class OneLayer:
+    """Keys and values of a single layer; see KeysAndValues."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
 
 
 class KVStore:
@@ -94,6 +116,11 @@ class KVStore:
             ) from error
         self.keys: list[Tensor] = list(self._kv[:, 0].transpose(1, 2).unbind(0))
         self.values: list[Tensor] = list(self._kv[:, 1].transpose(1, 2).unbind(0))
+
+    def layer_of(self, name: str) -> OneLayer:
+        """An extra plane of shape (2, num_kv_heads, head_dim) as a layer of keys and values."""
+        plane = self.extra[name]
+        return OneLayer([plane[:, 0]], [plane[:, 1]])
 
     @torch.inference_mode()
     def move(self, source_slots: Slots, target_slots: Slots) -> None:
