@@ -17,7 +17,11 @@ _Config = TypeVar("_Config")
 
 
 def flag(default: Any, help: str, **metadata: Any) -> Any:
-    """A field that becomes a CLI flag; `metadata` may hold choices, name, metavar, type."""
+    """A field that becomes a CLI flag.
+
+    `metadata` may hold name, metavar, aliases (a tuple of the names that other servers use) and
+    spellings (what else a choice may be called, in lower case).
+    """
     return field(default=default, metadata={"help": help, **metadata})
 
 
@@ -34,8 +38,15 @@ class ModelConfig:
         None, "transformers folder or .gguf file of the target model (default: the embedded model)"
     )
     served_model_name: str | None = flag(None, "name in the API (default: the model's own)")
-    context_length: int | None = flag(None, "context in tokens (default: the model's own)")
+    context_length: int | None = flag(
+        None, "context in tokens (default: the model's own)", aliases=("--max-model-len",)
+    )
     num_threads: int | None = flag(None, "CPU threads for torch (default: physical cores)")
+    tp_size: int = flag(
+        1,
+        "devices that share the model; tensor parallelism is not there yet, so 1",
+        aliases=("--tp", "--tensor-parallel-size"),
+    )
 
     def __post_init__(self) -> None:
         _check(
@@ -50,6 +61,12 @@ class ModelConfig:
             "an integer >= 1",
             self.num_threads,
         )
+        _check(
+            self.tp_size == 1,
+            "--tp-size (--tp, --tensor-parallel-size)",
+            "1, as tensor parallelism is not supported",
+            self.tp_size,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +74,9 @@ class CacheConfig:
     """How much memory the KV cache takes."""
 
     mem_fraction_static: float = flag(
-        0.5, "share of the free memory that KV slots may take, between 0 and 1"
+        0.5,
+        "share of the free memory that KV slots may take, between 0 and 1",
+        aliases=("--gpu-memory-utilization",),
     )
     max_total_tokens: int | None = flag(
         None, "KV slots in tokens (default: 8 contexts, or what --mem-fraction-static allows)"
@@ -88,9 +107,11 @@ class SchedulerConfig:
     schedule_policy: Literal["lpm", "fcfs"] = flag(
         "lpm", "order of waiting requests: longest prefix match first, or first come first served"
     )
-    max_running_requests: int = flag(32, "requests that run at once")
+    max_running_requests: int = flag(32, "requests that run at once", aliases=("--max-num-seqs",))
     chunked_prefill_size: int = flag(
-        256, "known tokens (prompt and last output) computed in one pass at most"
+        256,
+        "known tokens (prompt and last output) computed in one pass at most",
+        aliases=("--max-num-batched-tokens",),
     )
     max_wait_admissions: int = flag(
         32, "with lpm, a request passed over this many times goes first (fairness bound)"
@@ -115,35 +136,59 @@ DRAFT_SOURCES = ("forced", "choices", "history")
 class SpeculativeConfig:
     """What drafts, and how much."""
 
-    speculative: Literal["none", "grammar", "eagle"] = flag(
-        "grammar", "drafting: none, or trees from the grammar and the history; eagle needs a head"
+    speculative: Literal["auto", "none", "grammar", "eagle"] = flag(
+        "auto",
+        "drafting: eagle = trees from an EAGLE-3 head, the grammar and the history; grammar = the"
+        " last two; auto = eagle where a head is given or ships with the model",
+        aliases=("--speculative-algorithm",),
+        spellings={"eagle3": "eagle", "ngram": "grammar"},
+    )
+    speculative_draft_model_path: str | None = flag(
+        None,
+        "folder of the EAGLE-3 head (default: the one that ships for the embedded model)",
+        aliases=("--speculative-draft-model",),
+    )
+    speculative_num_steps: int = flag(5, "predictions of the head on one path of a tree at most")
+    speculative_eagle_topk: int = flag(
+        4, "candidates of the head at a node, and nodes it reads in one of its passes, at most"
+    )
+    max_tree_rows: int = flag(
+        32,
+        "draft rows of one request in one pass at most",
+        aliases=("--speculative-num-draft-tokens",),
     )
     draft_sources: str = flag(
         ",".join(DRAFT_SOURCES),
-        "comma-separated draft sources: forced (text the grammar forces), choices (few tokens"
-        " allowed), history (prompt and output lookup)",
+        "comma-separated draft sources beside the head: forced (text the grammar forces), choices"
+        " (few tokens allowed), history (prompt and output lookup)",
     )
-    max_tree_rows: int = flag(32, "draft rows of one request in one pass at most")
 
     def __post_init__(self) -> None:
-        if self.speculative == "eagle":
-            raise ConfigError(
-                "--speculative eagle: needs an EAGLE-3 draft head, which this version cannot load"
-                " yet; use --speculative grammar (trees from the grammar and the history) or none"
-            )
         _check(
-            self.speculative in ("none", "grammar"),
+            self.speculative in ("auto", "none", "grammar", "eagle"),
             "--speculative",
-            "none, grammar or eagle",
+            "auto, none, grammar or eagle",
             self.speculative,
         )
         unknown = [s for s in self.sources if s not in DRAFT_SOURCES]
         _check(not unknown, "--draft-sources", f"some of {','.join(DRAFT_SOURCES)}", unknown)
-        _check(self.max_tree_rows >= 1, "--max-tree-rows", "an integer >= 1", self.max_tree_rows)
+        for name in ("speculative_num_steps", "speculative_eagle_topk", "max_tree_rows"):
+            value = getattr(self, name)
+            _check(value >= 1, "--" + name.replace("_", "-"), "an integer >= 1", value)
+        if self.speculative_draft_model_path is not None and not self.uses_head:
+            raise ConfigError(
+                f"--speculative-draft-model-path: --speculative {self.speculative} uses no head;"
+                " expected --speculative eagle"
+            )
+
+    @property
+    def uses_head(self) -> bool:
+        """May a head draft?"""
+        return self.speculative in ("auto", "eagle")
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The draft sources that are on."""
+        """The draft sources beside the head that are on."""
         if self.speculative == "none":
             return ()
         return tuple(s.strip() for s in self.draft_sources.split(",") if s.strip())
@@ -173,14 +218,32 @@ class GrammarConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Where the API listens."""
+    """Where the API listens, and how much it takes on."""
 
     host: str = flag("127.0.0.1", "address to listen on")
     port: int = flag(8000, "port to listen on")
     api_key: str | None = flag(None, "bearer token that clients must send (default: none)")
+    max_queued_requests: int = flag(
+        256, "requests that may wait beyond the running ones; more are answered 429"
+    )
+    request_timeout: float | None = flag(
+        None, "seconds after which a request is aborted and answered 504 (default: never)"
+    )
+    drain_timeout: float = flag(
+        30.0, "seconds that running requests get to finish after SIGTERM; a second one ends at once"
+    )
 
     def __post_init__(self) -> None:
         _check(0 <= self.port <= 65535, "--port", "an integer from 0 to 65535", self.port)
+        _check(
+            self.max_queued_requests >= 0,
+            "--max-queued-requests",
+            "an integer >= 0",
+            self.max_queued_requests,
+        )
+        limit = self.request_timeout
+        _check(limit is None or 0 < limit < 1e9, "--request-timeout", "seconds above 0", limit)
+        _check(0 <= self.drain_timeout < 1e9, "--drain-timeout", "seconds >= 0", self.drain_timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

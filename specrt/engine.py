@@ -6,11 +6,14 @@ process; `async_engine.py` runs it in a process of its own, `llm.py` in the call
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -18,17 +21,24 @@ import torch
 from specrt.attention.torch_backend import TorchAttention
 from specrt.cache.kv_store import KVStore, bytes_per_slot
 from specrt.cache.manager import CacheManager
-from specrt.config import EngineConfig
+from specrt.config import EngineConfig, SpeculativeConfig
+from specrt.draft_heads.checkpoint import load_head
+from specrt.draft_heads.eagle3 import Eagle3Head
+from specrt.draft_heads.runner import NUM_SCRATCH_SLOTS, HeadRunner, extra_planes
+from specrt.draft_heads.shipped import shipped_head
 from specrt.errors import ConfigError
 from specrt.grammars.compiler import GrammarCompiler
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.config import TargetConfig
-from specrt.model.loader import load_target
+from specrt.model.loader import LoadedModel, load_target
 from specrt.model.weights import weight_shapes
 from specrt.plan import RequestResult
 from specrt.request import EngineRequest, FinishReason, RequestOutput, RequestStats, TokenLogprob
 from specrt.scheduler import ScheduledRequest, Scheduler
+from specrt.speculative.base import Drafter
+from specrt.speculative.calibration import Calibration
 from specrt.speculative.cost_model import PassCost, measure
+from specrt.speculative.head_drafter import HeadDrafter
 from specrt.speculative.sources import make_tree_builder
 from specrt.text_output import TextOutput
 from specrt.tokenizer import Tokenizer
@@ -40,6 +50,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_CONTEXTS = 8
 # Generation throughput is averaged over windows of this length (seconds).
 THROUGHPUT_WINDOW_S = 2.0
+_WAVE_ROWS = (1, 2, 4, 8, 16, 32)
 
 
 class _Live(NamedTuple):
@@ -85,12 +96,24 @@ class LLMEngine:
         vocabulary = Vocabulary(
             self.tokenizer.tokenizer_json(), target.vocab_size, self.tokenizer.eos_token_ids
         )
-        num_slots = _num_slots(config, target, self.context_length)
-        self._kv_bytes = num_slots * _slot_bytes(target)
+        head = _load_head(config.speculative, loaded)
+        planes = extra_planes(head) if head is not None else {}
+        slot_bytes = bytes_per_slot(
+            target.num_layers, target.num_kv_heads, target.head_dim, extra=planes
+        )
+        num_slots = _num_slots(config, slot_bytes, self.context_length)
+        self._kv_bytes = num_slots * slot_bytes
         self._weight_bytes = 4 * sum(map(math.prod, weight_shapes(target).values()))  # float32
-        store = KVStore(num_slots, target.num_layers, target.num_kv_heads, target.head_dim)
+        store = KVStore(
+            num_slots + (NUM_SCRATCH_SLOTS if head is not None else 0),
+            target.num_layers,
+            target.num_kv_heads,
+            target.head_dim,
+            extra=planes,
+        )
+        runner = HeadRunner(head, store, num_slots) if head is not None else None
         self.cache = CacheManager(num_slots, check=config.cache.check_cache)
-        is_drafting = bool(config.speculative.sources)
+        is_drafting = bool(config.speculative.sources) or runner is not None
         self.scheduler = Scheduler(
             config.scheduler,
             self.cache,
@@ -104,12 +127,17 @@ class LLMEngine:
             GrammarCompiler(vocabulary),
             None,
             self.tokenizer.eos_token_ids,
+            runner,
         )
         self.pass_cost: PassCost | None = None
         if is_drafting:
             self.pass_cost = measure(self.worker.time_pass)
             logger.info("milliseconds of a pass by rows: %s", self.pass_cost)
-            self.worker.builder = make_tree_builder(config.speculative.sources, self.pass_cost)
+            self.worker.builder = make_tree_builder(
+                config.speculative.sources,
+                self.pass_cost,
+                self._head_drafter(runner, self.pass_cost) if runner is not None else None,
+            )
         self.counters = EngineCounters()
         self._drafted: dict[str, int] = {}
         self._accepted: dict[str, int] = {}
@@ -117,6 +145,22 @@ class LLMEngine:
         self._window_start = time.perf_counter()
         self._window_tokens = 0
         self._last_throughput = 0.0
+
+    def _head_drafter(
+        self, runner: HeadRunner, pass_cost: PassCost
+    ) -> Callable[[Calibration], Drafter]:
+        head_cost = measure(runner.time_wave, _WAVE_ROWS)
+        logger.info("milliseconds of a wave of the draft head by rows: %s", head_cost)
+        options = self.config.speculative
+        return functools.partial(
+            HeadDrafter,
+            runner,
+            vocab_size=self.worker.model.config.vocab_size,
+            num_steps=options.speculative_num_steps,
+            topk=options.speculative_eagle_topk,
+            target_cost=pass_cost,
+            head_cost=head_cost,
+        )
 
     # ---- requests ----------------------------------------------------------------------------
 
@@ -301,13 +345,27 @@ def _context_length(config: EngineConfig, target: TargetConfig) -> int:
     return wanted
 
 
-def _slot_bytes(target: TargetConfig) -> int:
-    return bytes_per_slot(target.num_layers, target.num_kv_heads, target.head_dim)
+def _load_head(config: SpeculativeConfig, loaded: LoadedModel) -> Eagle3Head | None:
+    """The head to draft with: the one named, or the one that ships for this model."""
+    if not config.uses_head:
+        return None
+    path = config.speculative_draft_model_path
+    folder = Path(path).expanduser() if path is not None else shipped_head(loaded.name)
+    if folder is None:
+        if config.speculative == "auto":
+            logger.info("no draft head ships for %s: drafting without one", loaded.name)
+            return None
+        raise ConfigError(
+            f"--speculative eagle: no draft head ships for {loaded.name}; name one with"
+            " --speculative-draft-model-path, or train one: specrt train-draft"
+        )
+    checkpoint, embedding = load_head(folder, loaded.config, loaded.shared, loaded.folder)
+    logger.info("draft head: %s", folder)
+    return Eagle3Head(checkpoint, embedding, loaded.config.max_positions)
 
 
-def _num_slots(config: EngineConfig, target: TargetConfig, context_length: int) -> int:
+def _num_slots(config: EngineConfig, slot_bytes: int, context_length: int) -> int:
     """Slots of the KV cache: what was asked for, or whole contexts within the memory share."""
-    slot_bytes = _slot_bytes(target)
     allowed = int(_free_memory() * config.cache.mem_fraction_static) // slot_bytes
     wanted = config.cache.max_total_tokens
     if wanted is None:

@@ -18,9 +18,8 @@ from typing import Any
 from specrt.config import EngineConfig, build, flatten
 from specrt.engine import LLMEngine
 from specrt.errors import ConfigError, EngineError
-from specrt.grammars.base import DEFAULT_TOOL_FORMAT, GrammarRecipe, Unenforced
-from specrt.grammars.formats import load_format
-from specrt.grammars.prompt_builder import make_prompt_builder
+from specrt.grammars.base import GrammarRecipe, Unenforced
+from specrt.grammars.prompt_builder import find_format, make_prompt_builder
 from specrt.grammars.recipes import build_recipe
 from specrt.grammars.tool_parser import ParsedCall, parse_message
 from specrt.request import EngineRequest, RequestStats, SamplingParams
@@ -96,7 +95,7 @@ class LLM:
                 f"unknown options {', '.join(unknown)}; expected some of {', '.join(sorted(known))}"
             )
         self.engine = LLMEngine(build(EngineConfig, {"model_path": model_path, **options}))
-        self._format = load_format(DEFAULT_TOOL_FORMAT)
+        self._format = find_format(self.engine.tokenizer)
         self._prompts = make_prompt_builder(self.engine.tokenizer, self._format)
         self._ids = itertools.count()
 
@@ -131,6 +130,7 @@ class LLM:
             tool_choice=tool_choice,
             parallel_tool_calls=parallel_tool_calls,
             response_format=response_format,
+            tool_format=self._format.name,
             strict_level=grammar_config.tool_strict_level,
             canonical=not grammar_config.no_canonical,
         )

@@ -21,6 +21,7 @@ import torch
 
 from specrt.attention.base import AttentionBackend, RowGroup
 from specrt.cache.kv_store import KVStore
+from specrt.draft_heads.runner import HeadRunner
 from specrt.draft_tree import DraftTree
 from specrt.errors import SpecrtError
 from specrt.grammars.base import DEAD, GrammarState
@@ -68,6 +69,7 @@ class Worker:
         compiler: GrammarCompiler,
         builder: TreeBuilder | None,
         eos_token_ids: tuple[int, ...],
+        head: HeadRunner | None = None,
     ) -> None:
         """Args:
         model: the target model.
@@ -76,7 +78,9 @@ class Worker:
         compiler: makes grammars from recipes, cached.
         builder: makes draft trees; None = no speculation.
         eos_token_ids: ids that end an output.
+        head: the draft head whose features the pass shall keep.
         """
+        self.head = head
         self.model = model
         self.store = store
         self.attention = attention
@@ -160,6 +164,7 @@ class Worker:
             num_prompt_tokens=opened.num_prompt_tokens,
             grammar=grammar,
             end_token_ids=self._end_token_ids(opened),
+            sampling=opened.sampling,
         )
         history = TokenHistory(opened.token_ids, opened.num_prompt_tokens, opened.sampling)
         self.requests[opened.request_id] = WorkerRequest(
@@ -183,6 +188,9 @@ class Worker:
         live: list[tuple[PlannedRequest, WorkerRequest]] = []
         for p in planned:
             state = self.requests[p.request_id]
+            state.draft.slots, state.draft.num_computed_tokens = p.slots, p.num_computed_tokens
+            if self.head is not None:
+                self.head.forget(p.slots[p.num_computed_tokens :])
             if state.error is None:
                 live.append((p, state))
             else:
@@ -296,12 +304,18 @@ class Worker:
         if not groups:
             return torch.empty(0, 0)
         self.attention.plan(groups)
-        return self.model.forward(
+        output = self.model.forward(
             torch.tensor(token_ids, dtype=torch.int64, device=self.device),
             torch.tensor(positions, dtype=torch.int64, device=self.device),
             self.attention,
             torch.tensor(logits_rows, dtype=torch.int64, device=self.device),
-        ).logits
+            self.head.capture_layers if self.head is not None else (),
+        )
+        if self.head is not None:
+            assert output.captured is not None
+            slots = np.concatenate([group.row_slots for group in groups])
+            self.head.keep_features(slots, output.captured)
+        return output.logits
 
     # ---- accept ------------------------------------------------------------------------------
 

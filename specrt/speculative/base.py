@@ -6,11 +6,15 @@ A drafter knows nothing of rows, budgets or other drafters; the tree builder mer
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from specrt.draft_tree import DraftTree
 from specrt.grammars.base import DEAD, GrammarState
+from specrt.request import SamplingParams
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +28,9 @@ class DraftRequest:
         grammar: the request's grammar; None = free text.
         end_token_ids: tokens that end the output. They are never drafted: an end drawn at the
             parent is emitted as the bonus token and saves no pass as a node.
+        sampling: how the target will draw: a drafter may look at the same noise.
+        slots: int32, KV slot of each token of `token_ids` in the coming pass.
+        num_computed_tokens: how many of them the target has seen.
     """
 
     request_id: str
@@ -31,6 +38,9 @@ class DraftRequest:
     num_prompt_tokens: int
     grammar: GrammarState | None = None
     end_token_ids: frozenset[int] = frozenset()
+    sampling: SamplingParams = SamplingParams(max_tokens=1)
+    slots: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    num_computed_tokens: int = 0
 
     def advance(self, grammar_node: int, token_id: int) -> int | None:
         """The grammar node after `token_id`, or None when it may not be drafted there."""

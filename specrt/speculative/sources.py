@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from specrt.speculative.base import Drafter
 from specrt.speculative.calibration import Calibration
@@ -12,12 +12,18 @@ from specrt.speculative.history_drafter import HistoryDrafter
 from specrt.speculative.tree_builder import TreeBuilder
 
 
-def make_tree_builder(sources: Collection[str], cost: PassCost | None = None) -> TreeBuilder:
+def make_tree_builder(
+    sources: Collection[str],
+    cost: PassCost | None = None,
+    make_head_drafter: Callable[[Calibration], Drafter] | None = None,
+) -> TreeBuilder:
     """A builder with these sources.
 
     Args:
         sources: names from `config.DRAFT_SOURCES`; none = trees without draft nodes.
         cost: the price of rows; None = a fixed curve.
+        make_head_drafter: makes the drafter of a neural head, asked last: what the others are sure
+            of needs no pass of the head.
     """
     calibration = Calibration()
     drafters: list[Drafter] = [
@@ -25,4 +31,7 @@ def make_tree_builder(sources: Collection[str], cost: PassCost | None = None) ->
         ChoicesDrafter(calibration),
         HistoryDrafter(calibration),
     ]
-    return TreeBuilder([d for d in drafters if d.source in sources], calibration, cost)
+    drafters = [d for d in drafters if d.source in sources]
+    if make_head_drafter is not None:
+        drafters.append(make_head_drafter(calibration))
+    return TreeBuilder(drafters, calibration, cost)
