@@ -1,4 +1,4 @@
-"""The command line: `specrt serve | bench | chat`.
+"""The command line: `specrt serve | bench | train-draft | chat`.
 
 Flags are made from the configuration dataclasses, so a default, unit or help text is written once.
 What is heavy is imported by the subcommand that runs, so that every `--help` answers at once.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import functools
 import logging
 import os
 import sys
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NoReturn
 
 from specrt import __version__
@@ -22,6 +23,8 @@ from specrt.config import EngineConfig, ServerConfig, build
 from specrt.errors import ConfigError, SpecrtError
 
 _BENCHES = ("replay", "equality", "compare")
+# Switches that recipes for other servers carry, for what specrt always does.
+_ALWAYS_ON = ("--enable-prefix-caching", "--enable-radix-attention", "--enable-chunked-prefill")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,11 +44,24 @@ class _Parser(argparse.ArgumentParser):
         self.error(f"unknown argument: {', '.join(hints)}; see {self.prog} --help")
 
 
+class _AlwaysOn(argparse.Action):
+    """Takes a switch, changes nothing, and says so."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        print(f"{parser.prog}: {option_string}: not needed, it is always on", file=sys.stderr)
+
+
 def add_flags(parser: argparse.ArgumentParser, config: type) -> None:
     """Add one flag per field of `config`, a dataclass of `specrt.config.flag` fields.
 
     Nested dataclasses add theirs. `Literal` becomes choices, `bool` a switch, `X | None` an X that
-    may be left out; other types are called with the text.
+    may be left out; other types are called with the text. Aliases are taken, and named in the help.
     """
     hints = typing.get_type_hints(config)
     for spec in dataclasses.fields(config):
@@ -54,10 +70,9 @@ def add_flags(parser: argparse.ArgumentParser, config: type) -> None:
             add_flags(parser, typing.cast(type, kind))
             continue
         name = spec.metadata.get("name", "--" + spec.name.replace("_", "-"))
-        settings: dict[str, Any] = {
-            "dest": spec.name,
-            "help": spec.metadata["help"].replace("%", "%%"),
-        }
+        aliases = spec.metadata.get("aliases", ())
+        text = spec.metadata["help"] + (f"; also {', '.join(aliases)}" if aliases else "")
+        settings: dict[str, Any] = {"dest": spec.name, "help": text.replace("%", "%%")}
         if typing.get_origin(kind) in (typing.Union, types.UnionType):
             (kind,) = (t for t in typing.get_args(kind) if t is not type(None))
         # None and False say nothing as a default; the help text tells what happens then.
@@ -67,10 +82,20 @@ def add_flags(parser: argparse.ArgumentParser, config: type) -> None:
             settings["action"] = "store_true"
         elif typing.get_origin(kind) is Literal:
             settings["choices"] = typing.get_args(kind)
+            if "spellings" in spec.metadata:
+                settings["type"] = functools.partial(_spelled, spec.metadata["spellings"])
         else:
             settings["type"] = kind
             settings["metavar"] = spec.metadata.get("metavar", kind.__name__.upper())
         parser.add_argument(name, **settings)
+        if aliases:  # an argument of their own: argparse would repeat the metavar for each
+            hidden = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS}
+            parser.add_argument(*aliases, **{**settings, **hidden})
+
+
+def _spelled(spellings: Mapping[str, str], text: str) -> str:
+    """A choice as it is written here; other programs write some in capitals, or otherwise."""
+    return spellings.get(text.lower(), text.lower())
 
 
 def _parser() -> _Parser:
@@ -81,6 +106,8 @@ def _parser() -> _Parser:
     serve = commands.add_parser("serve", help="serve the OpenAI-compatible API")
     add_flags(serve, ServerConfig)
     add_flags(serve, EngineConfig)
+    serve.add_argument(*_ALWAYS_ON, action=_AlwaysOn, nargs=0, help=argparse.SUPPRESS)
+    serve.epilog = f"Taken and always on: {', '.join(_ALWAYS_ON)}."
     serve.set_defaults(run=_serve, parser=serve)
 
     from specrt.bench.options import CompareOptions, EqualityOptions, ReplayOptions
@@ -96,6 +123,17 @@ def _parser() -> _Parser:
         one = benches.add_parser(name, help=summary, description=summary)
         add_flags(one, options)
         one.set_defaults(run=_bench, parser=one, options=options)
+
+    from specrt.train.training_options import TrainDraftOptions
+
+    train = commands.add_parser(
+        "train-draft",
+        help="fit a draft head to agent traces",
+        description="Fit an EAGLE-3 draft head to agent traces. A killed run goes on when it is"
+        " started again.",
+    )
+    add_flags(train, TrainDraftOptions)
+    train.set_defaults(run=_train_draft, parser=train)
 
     chat = commands.add_parser("chat", help="chat with a running server in the terminal")
     add_flags(chat, ChatOptions)
@@ -135,6 +173,13 @@ def _bench(values: dict[str, Any]) -> int:
     from specrt.bench import compare
 
     return compare.run(options)
+
+
+def _train_draft(values: dict[str, Any]) -> int:
+    from specrt.train import pipeline
+    from specrt.train.training_options import TrainDraftOptions
+
+    return pipeline.run(build(TrainDraftOptions, values))
 
 
 def _chat(values: dict[str, Any]) -> int:

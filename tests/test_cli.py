@@ -24,7 +24,7 @@ class _Options:
     share: float = flag(0.5, "which share")
     name: str | None = flag(None, "what it is called")
     is_loud: bool = flag(False, "be loud")
-    mode: Literal["left", "right"] = flag("left", "which way")
+    mode: Literal["left", "right"] = flag("left", "which way", aliases=("--way", "--side"))
 
 
 def _parse(*argv: str) -> dict[str, Any]:
@@ -38,6 +38,14 @@ def test_flags_have_the_types_of_their_fields() -> None:
     options = build(_Options, _parse(*argv))
     assert options == _Options(count=7, share=0.25, name="x", is_loud=True, mode="right")
     assert build(_Options, _parse()) == _Options()
+
+
+def test_aliases_are_the_flag_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert build(_Options, _parse("--side", "right")).mode == "right"
+    assert build(_Options, _parse("--mode", "right", "--way=left")).mode == "left"
+    with pytest.raises(SystemExit):
+        _parse("--side", "up")
+    assert "--side" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -57,7 +65,8 @@ def test_help_gives_defaults_that_say_something() -> None:
     cli.add_flags(parser, _Options)
     text = " ".join(parser.format_help().split())
     assert "how many, 50% at least (default: 3)" in text
-    assert "which way (default: left)" in text
+    assert "which way; also --way, --side (default: left)" in text
+    assert "--way {" not in text
     assert "be loud --mode" in text and "what it is called --is-loud" in text
 
 
@@ -95,6 +104,28 @@ def test_serve_hands_both_configs_to_the_server(monkeypatch: pytest.MonkeyPatch)
     assert (engine.model.model_path, engine.scheduler.schedule_policy) == ("m", "fcfs")
 
 
+def test_recipes_of_other_servers_are_taken(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
+
+    def serve(*configs: Any) -> int:
+        seen.extend(configs)
+        return 0
+
+    _fake_app(monkeypatch, serve)
+    argv = ["serve", "--max-model-len", "4096", "--gpu-memory-utilization", "0.9"]
+    argv += ["--max-num-seqs", "8", "--max-num-batched-tokens", "512", "--tp", "1"]
+    switches = ["--enable-prefix-caching", "--enable-radix-attention", "--enable-chunked-prefill"]
+    assert cli.main(argv + switches) == 0
+    server, engine = seen
+    assert (engine.model.context_length, engine.cache.mem_fraction_static) == (4096, 0.9)
+    scheduler = engine.scheduler
+    assert (scheduler.max_running_requests, scheduler.chunked_prefill_size) == (8, 512)
+    notices = capsys.readouterr().err.splitlines()
+    assert notices == [f"specrt serve: {name}: not needed, it is always on" for name in switches]
+
+
 def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def serve(*configs: Any) -> int:
         raise KeyboardInterrupt
@@ -107,7 +138,15 @@ def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     ("argv", "said"),
     [
         (["serve", "--port", "70000"], "--port: expected an integer from 0 to 65535, got 70000"),
-        (["serve", "--speculative", "eagle"], "needs an EAGLE-3 draft head"),
+        (
+            ["serve", "--tensor-parallel-size", "2"],
+            "--tensor-parallel-size): expected 1, as tensor",
+        ),
+        (["serve", "--tp", "4"], "--tp-size (--tp, --tensor-parallel-size): expected 1"),
+        (["serve", "--max-queued-requests", "-1"], "--max-queued-requests: expected an integer"),
+        (["serve", "--request-timeout", "nan"], "--request-timeout: expected seconds above 0"),
+        (["serve", "--drain-timeout", "-1"], "--drain-timeout: expected seconds >= 0, got -1.0"),
+        (["serve", "--speculative", "eagle"], "draft head"),
         (["serve", "--draft-sources", "forced,magic"], "magic"),
         (["bench", "--concurrency", "0"], "--concurrency: expected a number >= 1, got 0"),
         (["bench", "equality", "--requests", "0"], "--requests"),

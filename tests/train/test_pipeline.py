@@ -1,0 +1,180 @@
+"""`specrt train-draft` from traces to a head that drafts, killed on the way or not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_heads import make_rows_free
+from fakes import tiny_model_folder
+
+from specrt.cli import main
+from specrt.config import ModelConfig, SpeculativeConfig
+from specrt.engine import LLMEngine
+from specrt.request import EngineRequest, SamplingParams
+
+FLAGS = ["--max-tokens", "40", "--num-threads", "1", "--epochs", "3", "--holdout", "0.3"]
+
+
+def _tool(name: str) -> dict[str, Any]:
+    parameters = {
+        "type": "object",
+        "properties": {"to": {"enum": ["north", "south"]}, "what": {"type": "string"}},
+        "required": ["to", "what"],
+    }
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+def _line(number: int) -> dict[str, Any]:
+    name = f"move_{number % 6}"
+    call = {"name": name, "arguments": '{"to": "north", "what": "a box"}'}
+    return {
+        "id": f"t{number}",
+        "source": f"{'ab'[number % 2]}/x",
+        "licence": "MIT" if number % 2 else "CC0-1.0",
+        "tools": [_tool(name)],
+        "messages": [
+            {"role": "user", "content": f"move box {number}"},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "c", "type": "function", "function": call}],
+            },
+        ],
+    }
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_model_folder(
+        tmp_path_factory.mktemp("target"), num_hidden_layers=7, max_position_embeddings=2048
+    )
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("traces") / "traces.jsonl"
+    path.write_text("\n".join(json.dumps(_line(n)) for n in range(18)) + "\n")
+    return path
+
+
+def command(target: Path, traces: Path, out: Path, *more: str) -> list[str]:
+    paths = ["--model-path", str(target), "--traces", str(traces), "--out", str(out)]
+    return ["train-draft", *paths, *FLAGS, *more]
+
+
+@pytest.fixture(scope="module")
+def trained(
+    target: Path, traces: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """(the head's folder, what was printed)."""
+    out = tmp_path_factory.mktemp("out") / "head"
+    argv = [sys.executable, "-m", "specrt", *command(target, traces, out)]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out, done.stdout
+
+
+def test_a_head_with_its_card_and_numbers(trained: tuple[Path, str], target: Path) -> None:
+    out, printed = trained
+    assert f"--speculative-draft-model-path {out}" in printed and "tau_sim" in printed
+    config = json.loads((out / "config.json").read_text())
+    assert config["specrt"]["target"] == target.name
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 2, 3]
+    card = (out / "README.md").read_text()
+    for word in ("CC0-1.0", "MIT", "specrt train-draft", "--epochs 3", "tau_sim"):
+        assert word in card
+    assert str(out.parent) not in card, "a path of this machine"
+    numbers = json.loads((out / "training.json").read_text())
+    assert [entry["epoch"] for entry in numbers["history"]] == [1, 2, 3]
+    losses = [entry["loss"] for entry in numbers["history"]]
+    assert losses[-1] < losses[0]
+    assert numbers["acceptance"]["all"]["tried"]
+
+
+def test_the_head_drafts_in_an_engine(trained: tuple[Path, str], target: Path) -> None:
+    engine = LLMEngine(
+        _engine_config(target, speculative="eagle", speculative_draft_model_path=str(trained[0]))
+    )
+    make_rows_free(engine)
+    request = EngineRequest(
+        request_id="r",
+        prompt_token_ids=engine.tokenizer.encode("move box 3 to the north"),
+        sampling=SamplingParams(max_tokens=40, temperature=0.0),
+    )
+    engine.add(request)
+    outputs = []
+    while engine.has_work:
+        outputs += engine.step()
+    assert outputs[-1].stats.drafted.get("eagle", 0) > 0
+
+
+def _engine_config(target: Path, **speculative: Any) -> Any:
+    from specrt.config import CacheConfig, EngineConfig
+
+    return EngineConfig(
+        model=ModelConfig(model_path=str(target), num_threads=1),
+        cache=CacheConfig(max_total_tokens=1024),
+        speculative=SpeculativeConfig(draft_sources="", **speculative),
+    )
+
+
+@pytest.mark.parametrize("stage", ["work/turns.jsonl", "work/features/00000.safetensors"])
+def test_killed_and_started_again_it_ends_with_the_same_head(
+    stage: str, trained: tuple[Path, str], target: Path, traces: Path, tmp_path: Path
+) -> None:
+    """Killed when a file appears, and once more in training."""
+    out = tmp_path / "head"
+    argv = [sys.executable, "-m", "specrt", *command(target, traces, out)]
+    argv += ["--checkpoint-minutes", "0"]
+    for awaited in (stage, "work/training/state.pt"):
+        process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while not (out / awaited).exists() and process.poll() is None:
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert not (out / "model.safetensors").exists(), "too late to break anything"
+    assert subprocess.run(argv, capture_output=True).returncode == 0
+    expected = trained[0]
+    for name in ("model.safetensors", "training.json"):
+        assert (out / name).read_bytes() == (expected / name).read_bytes(), name
+
+
+def test_an_existing_head_is_continued(
+    trained: tuple[Path, str], target: Path, traces: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "more"
+    assert main(command(target, traces, out, "--init-from", str(trained[0]))) == 0
+    first = json.loads((trained[0] / "training.json").read_text())["history"]
+    more = json.loads((out / "training.json").read_text())["history"]
+    assert more[0]["loss"] < first[0]["loss"], "it began anew"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--epochs", "0"], "--epochs: expected at least 1"),
+        (["--traces", "nowhere.jsonl"], "cannot read nowhere.jsonl"),
+        (["--init-from", "nowhere"], "nowhere holds no config.json"),
+        (["--model-path", "nowhere"], "--model-path"),
+        (["--max-disk-gb", "0.000001"], "--max-disk-gb"),
+        (["--max-prompt-tokens", "3"], "no turn is left"),
+    ],
+)
+def test_bad_use_is_refused_by_name(
+    flags: list[str],
+    message: str,
+    target: Path,
+    traces: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(command(target, traces, tmp_path / "out", *flags)) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,137 @@
+"""The report on a trained head: a table for the console, and the model card beside the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specrt.train.acceptance import WIDTHS, Acceptance
+from specrt.train.trainer import FitResult
+from specrt.train.training_options import TrainOptions
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """Where training data comes from.
+
+    Attributes:
+        name: of the data set.
+        licence: as its publisher names it.
+        turns: assistant turns taken from it.
+        tokens: tokens that the target generated for them.
+    """
+
+    name: str
+    licence: str
+    turns: int
+    tokens: int
+
+
+def summary(result: FitResult) -> str:
+    """What came out, as plain text."""
+    lines = [f"best epoch {result.best_epoch} of {len(result.history)}"]
+    lines += [
+        f"draft vocabulary {len(result.head.draft_token_ids)},"
+        f" {result.coverage:.2%} of the generated tokens"
+    ]
+    if result.acceptance:
+        table = _table(_acceptance_rows(result.acceptance))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines += [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+            for row in table
+        ]
+    else:
+        lines += ["no held-out turns: acceptance was not measured"]
+    return "\n".join(lines)
+
+
+def model_card(
+    result: FitResult,
+    options: TrainOptions,
+    *,
+    target: str,
+    licence: str,
+    sources: Sequence[DataSource],
+    command: str,
+    numbers: Mapping[str, str] | None = None,
+) -> str:
+    """README.md of the checkpoint's folder.
+
+    Args:
+        result: of the training.
+        options: it was run with.
+        target: name of the model that the head drafts for.
+        licence: SPDX identifier of the checkpoint's licence.
+        sources: of the training data.
+        command: line that makes this head again.
+        numbers: further facts, name -> value (times, hardware, versions).
+    """
+    config = result.head.config
+    facts = {
+        "kind": "EAGLE-3, one decoder layer",
+        "target": target,
+        "hidden size": str(config.hidden_size),
+        "captured layers": ", ".join(map(str, config.capture_layers)),
+        "draft vocabulary": f"{config.draft_vocab_size} of {config.vocab_size} tokens,"
+        f" {result.coverage:.2%} of those generated",
+        "best epoch": f"{result.best_epoch} of {len(result.history)}",
+        **(numbers or {}),
+    }
+    data = [["source", "licence", "turns", "generated tokens"]]
+    data += [[one.name, one.licence, str(one.turns), str(one.tokens)] for one in sources]
+    epochs = [["epoch", "loss (nats)", "tau_sim"]]
+    epochs += [
+        [
+            str(entry["epoch"]),
+            f"{entry['loss']:.3f}",
+            "" if entry["tau_sim"] is None else f"{entry['tau_sim']:.3f}",
+        ]
+        for entry in result.history
+    ]
+    settings = [["setting", "value"]]
+    settings += [[name, f"`{value}`"] for name, value in dataclasses.asdict(options).items()]
+    parts = [
+        f"---\nlicense: {licence}\nbase_model: {target}\n---",
+        f"# EAGLE-3 draft head for {target}",
+        _markdown([["", ""], *([name, value] for name, value in facts.items())]),
+        "## Data\n\nThe recorded conversations give the prompts; the target wrote every turn that"
+        " the head learned from, under the grammar it is served with.",
+        _markdown(data),
+        "## Held-out acceptance\n\nShare of the target's first choices that the head's first choice"
+        " (or one of its first four) named, at each decision, given that all earlier ones of the"
+        " chain were right. Forced tokens are no decisions. tau_sim is the number of decided tokens"
+        " per pass of the target, its own included, that this comes to.",
+        _markdown(_acceptance_rows(result.acceptance))
+        if result.acceptance
+        else "Not measured: no turn was held out.",
+        "## Training",
+        _markdown(epochs),
+        _markdown(settings),
+        f"Made with:\n\n```\n{command}\n```",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _acceptance_rows(acceptance: Mapping[str, Acceptance]) -> list[list[str]]:
+    """A header, then a row for each source and width, the total first."""
+    depth = len(acceptance[""].rates())
+    rows = [["source", "first", *(f"c_{step + 1}" for step in range(depth)), "tau_sim", "chains"]]
+    for name in sorted(acceptance):
+        counts = acceptance[name]
+        for width in WIDTHS:
+            rates = [f"{rate:.3f}" for rate in counts.rates(width)]
+            tau, chains = f"{counts.tau_sim(width):.3f}", str(sum(counts.tried[width][:1]))
+            rows.append([name or "all", str(width), *rates, tau, chains])
+    return rows
+
+
+def _table(rows: list[list[str]]) -> list[list[str]]:
+    """Rows with a rule under the header."""
+    return [rows[0], ["-" * len(cell) for cell in rows[0]], *rows[1:]]
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    ruled = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)

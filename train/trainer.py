@@ -1,0 +1,379 @@
+"""Fits a head to packs: AdamW over training-time-test loss, resumable at every step.
+
+A run that was killed and started again ends with the same weights as an unbroken one: order and
+samples are drawn from the seed and the number of the visit, and nothing else is random.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from specrt.draft_heads.checkpoint import HeadCheckpoint
+from specrt.draft_heads.config import HeadConfig
+from specrt.errors import ConfigError
+from specrt.model.config import TargetConfig
+from specrt.train.acceptance import Acceptance, evaluate
+from specrt.train.draft_vocab import choose_draft_vocab, fallback_ids
+from specrt.train.head_module import TrainableHead, Tree
+from specrt.train.initialise import head_config, initial_head
+from specrt.train.objective import OUTSIDE, Teacher, soft_cross_entropy
+from specrt.train.progress import Progress
+from specrt.train.segments import branch_chains, plan, trunk_chains
+from specrt.train.training_options import TrainOptions
+from specrt.train.training_state import TrainingState
+
+if TYPE_CHECKING:
+    from specrt.train.packs import Pack
+
+PackLoader = Callable[[], "Pack"]
+FOLDER = "training"
+_BETAS = (0.9, 0.95)
+_CLIP = 1.0
+_WARM_UP = 0.04
+# Settings that may change between the parts of one run.
+_FREE = ("checkpoint_minutes", "device")
+
+
+@dataclass(frozen=True, slots=True)
+class FitResult:
+    """A trained head.
+
+    Attributes:
+        head: the best one by tau_sim on the held-out packs, or the last one without such packs.
+        coverage: share of the generated tokens that the draft vocabulary has, 0 to 1.
+        best_epoch: the epoch after which it was saved, from 1.
+        history: by epoch: `epoch`, `loss` (nats), `tau_sim`, `acceptance` (None without held-out
+            packs).
+        acceptance: of `head` on the held-out packs, by source; "" has the total; {} without.
+        is_finished: False if `should_stop` ended the run; a further call goes on.
+    """
+
+    head: HeadCheckpoint
+    coverage: float
+    best_epoch: int
+    history: list[dict[str, Any]]
+    acceptance: dict[str, Acceptance]
+    is_finished: bool
+
+
+def count_tokens(packs: Sequence[PackLoader]) -> tuple[Counter[int], Counter[int]]:
+    """Token id -> count, of generated tokens and of all others."""
+    generated: Counter[int] = Counter()
+    others: Counter[int] = Counter()
+    for load in packs:
+        pack = load()
+        is_generated = torch.zeros(len(pack.token_ids), dtype=torch.bool)
+        for first, length in pack.branches.tolist():
+            is_generated[first : first + length] = True
+        generated.update(pack.token_ids[is_generated].tolist())
+        others.update(pack.token_ids[~is_generated].tolist())
+    return generated, others
+
+
+def fit(
+    work_dir: Path,
+    packs: Sequence[PackLoader],
+    held_out: Sequence[PackLoader],
+    target: TargetConfig,
+    target_weights: Mapping[str, Tensor],
+    options: TrainOptions,
+    *,
+    token_bytes: Sequence[bytes] = (),
+    capture_layers: tuple[int, ...] | None = None,
+    start: HeadCheckpoint | None = None,
+    data_digest: str = "",
+    source_of: Callable[[str], str] = lambda turn_id: "",
+    should_stop: Callable[[], bool] = lambda: False,
+) -> FitResult:
+    """Train a head, or go on with one whose state is in `work_dir/training`.
+
+    Args:
+        work_dir: where the state is kept.
+        packs: loaders of the packs to learn from.
+        held_out: loaders of the packs to judge by; may be empty.
+        target: the target's config.
+        target_weights: float32, by transformers' names.
+        options: see there.
+        token_bytes: by token id, for the draft vocabulary; empty for special tokens.
+        capture_layers: layers that the packs captured; None = the three of EAGLE-3.
+        start: a head to continue instead of a new one; its draft vocabulary stays.
+        data_digest: tells these packs from others, so that a state of other data is refused.
+        source_of: where the turn with an id comes from, for the report; "" = not known.
+        should_stop: asked after every step; True saves the state and ends this call.
+
+    Raises:
+        ConfigError: there is nothing to learn from, the saved state is of another run, or `start`
+            is of another target.
+    """
+    if not packs:
+        raise ConfigError("training: expected at least one pack to learn from, got none")
+    run = _Run(work_dir, packs, held_out, target, target_weights, options)
+    run.open(token_bytes, capture_layers, start, data_digest)
+    is_finished = run.train(should_stop)
+    return run.result(is_finished, source_of)
+
+
+class _Run:
+    def __init__(
+        self,
+        work_dir: Path,
+        packs: Sequence[PackLoader],
+        held_out: Sequence[PackLoader],
+        target: TargetConfig,
+        target_weights: Mapping[str, Tensor],
+        options: TrainOptions,
+    ) -> None:
+        self._folder = work_dir / FOLDER
+        self._packs, self._held_out = packs, held_out
+        self._target, self._target_weights = target, target_weights
+        self._options = options
+        self._device = torch.device(options.device)
+        # Per pack, by row: the target's first choice; only the generated rows are filled in.
+        self._best_choices: dict[int, Tensor] = {}
+        self._steps_per_epoch = math.ceil(len(packs) / options.accumulation)
+
+    def open(
+        self,
+        token_bytes: Sequence[bytes],
+        capture_layers: tuple[int, ...] | None,
+        start: HeadCheckpoint | None,
+        data_digest: str,
+    ) -> None:
+        """Load the saved state, or make the first one."""
+        options, target = self._options, self._target
+        settings = dataclasses.asdict(options)
+        settings = {name: settings[name] for name in settings if name not in _FREE}
+        settings |= {"packs": len(self._packs), "held_out": len(self._held_out)}
+        settings |= {"data": data_digest, "continued": start is not None}
+        state = TrainingState.load(self._folder, settings)
+        if state is None:
+            given = None if start is None else start.draft_token_ids
+            ids, coverage = self._draft_vocabulary(token_bytes, given)
+            if start is None:
+                config = head_config(target, len(ids), capture_layers)
+                start = initial_head(config, ids, target, self._target_weights, options.seed)
+            state = TrainingState(
+                settings=settings,
+                step=0,
+                draft_token_ids=ids,
+                coverage=coverage,
+                head=start.weights,
+                optimiser={},
+                loss=(0.0, 0),
+                history=[],
+                best={},
+                best_epoch=0,
+            )
+        config = self._head_config(len(state.draft_token_ids), capture_layers, start)
+        self._state = state
+        embedding = self._target_weights["model.embed_tokens.weight"]
+        self._head = TrainableHead(config, embedding).load(state.head).to(self._device)
+        self._head.lm_head.requires_grad_(options.train_lm_head)
+        self._teacher = Teacher(target, self._target_weights, state.draft_token_ids, self._device)
+        trained = [part for part in self._head.parameters() if part.requires_grad]
+        self._optimiser = torch.optim.AdamW(
+            trained, lr=options.learning_rate, betas=_BETAS, weight_decay=0.0
+        )
+        if state.optimiser:
+            self._optimiser.load_state_dict(state.optimiser)
+
+    def train(self, should_stop: Callable[[], bool]) -> bool:
+        """Run the steps that are left; False if asked to stop before the last."""
+        state, options = self._state, self._options
+        total = options.epochs * self._steps_per_epoch
+        progress = Progress("training steps", total, state.step)
+        last_save = time.monotonic()
+        while state.step < total and not self._is_stale():
+            with _matmul_precision("medium" if options.bf16_matmul else "highest"):
+                self._step(state.step, total)
+            state.step += 1
+            progress.update(state.step)
+            ends_epoch = state.step % self._steps_per_epoch == 0
+            if ends_epoch:
+                self._end_epoch()
+            stop = should_stop()
+            minutes = (time.monotonic() - last_save) / 60
+            if ends_epoch or stop or minutes >= options.checkpoint_minutes:
+                self._save()
+                last_save = time.monotonic()
+            if stop and state.step < total:
+                progress.close()
+                return False
+        progress.close()
+        return True
+
+    def result(self, is_finished: bool, source_of: Callable[[str], str]) -> FitResult:
+        """The best head so far; before an epoch has ended, the head as it is."""
+        state = self._state
+        if state.best:
+            self._head.load(state.best)
+        return FitResult(
+            head=self._head.checkpoint(state.draft_token_ids),
+            coverage=state.coverage,
+            best_epoch=state.best_epoch,
+            history=state.history,
+            acceptance=self._evaluate(source_of) if is_finished and self._held_out else {},
+            is_finished=is_finished,
+        )
+
+    def _draft_vocabulary(
+        self, token_bytes: Sequence[bytes], given: Tensor | None
+    ) -> tuple[Tensor, float]:
+        """A new draft vocabulary, or the given one; and how much of the packs it covers."""
+        generated, others = count_tokens(self._packs)
+        if given is not None:
+            covered = sum(generated[index] for index in given.tolist())
+            return given, covered / max(1, generated.total())
+        extra = fallback_ids(others, token_bytes, self._target.eos_token_ids)
+        return choose_draft_vocab(generated, extra, self._options.draft_vocab_size)
+
+    def _head_config(
+        self, draft_vocab_size: int, capture_layers: tuple[int, ...] | None, start: Any
+    ) -> HeadConfig:
+        if start is not None and start.config.draft_vocab_size == draft_vocab_size:
+            config: HeadConfig = start.config
+            if config.target_hidden_size != self._target.hidden_size:
+                raise ConfigError(
+                    f"head to continue: expected one for a target {self._target.hidden_size} wide,"
+                    f" got one for {config.target_hidden_size}"
+                )
+            return config
+        return head_config(self._target, draft_vocab_size, capture_layers)
+
+    def _step(self, step: int, total: int) -> None:
+        """One optimiser step over the next packs in order."""
+        options = self._options
+        epoch, index = divmod(step, self._steps_per_epoch)
+        order = torch.randperm(len(self._packs), generator=self._generator(1, epoch)).tolist()
+        first = index * options.accumulation
+        chosen = order[first : first + options.accumulation]
+        for group in self._optimiser.param_groups:
+            group["lr"] = options.learning_rate * _schedule(step, total)
+        self._optimiser.zero_grad(set_to_none=True)
+        visit = epoch * len(order) + first
+        for offset, pack in enumerate(chosen):
+            loss = self._loss(pack, self._generator(2, visit + offset))
+            if loss is not None:
+                (loss / len(chosen)).backward()  # type: ignore[no-untyped-call]
+                so_far, count = self._state.loss
+                self._state.loss = (so_far + loss.item(), count + 1)
+        trained = [part for group in self._optimiser.param_groups for part in group["params"]]
+        torch.nn.utils.clip_grad_norm_(trained, _CLIP)
+        self._optimiser.step()
+
+    def _loss(self, index: int, noise: torch.Generator) -> Tensor | None:
+        """Loss of one visit to a pack; None if it has nothing to predict."""
+        options, device = self._options, self._device
+        pack = self._packs[index]()
+        chains = branch_chains(pack, options.steps, cross_runs=not options.serial_runs)
+        if index not in self._best_choices:
+            self._best_choices[index] = self._first_choices(pack)
+        starts = _sample(chains, options.max_starts, noise)
+        trunk = _sample(trunk_chains(pack), options.trunk_rows, noise)
+        if not starts and not trunk:
+            return None
+        unroll = plan([*starts, *trunk]).to(device)
+        hidden = pack.hidden.to(device)
+        is_start = unroll.chains < len(starts)
+        weights = options.decay ** unroll.depths.float() / max(1, len(starts))
+        weights[~is_start] = options.trunk_weight / max(1, len(trunk))
+        best = self._best_choices[index].to(device)[unroll.rows]
+        best[~is_start] = self._teacher.best(hidden[unroll.rows[~is_start]])
+        weights = weights * (best != OUTSIDE)
+        rows, places = torch.unique(unroll.rows, return_inverse=True)
+        expected = self._teacher.distribution(hidden[rows])[places]
+        losses = soft_cross_entropy(self._head(Tree.of(pack, device), unroll), expected)
+        return (losses * weights).sum()
+
+    def _first_choices(self, pack: Pack) -> Tensor:
+        found = torch.full_like(pack.token_ids, OUTSIDE)
+        for first, length in pack.branches.tolist():
+            rows = slice(first, first + length)
+            found[rows] = self._teacher.best(pack.hidden[rows].to(self._device)).cpu()
+        return found
+
+    def _end_epoch(self) -> None:
+        """Judge the head and keep it if it is the best."""
+        state = self._state
+        total, count = state.loss
+        entry: dict[str, Any] = {
+            "epoch": len(state.history) + 1,
+            "loss": total / max(1, count),
+            "tau_sim": None,
+            "acceptance": None,
+        }
+        if self._held_out:
+            found = self._evaluate()[""]
+            entry |= {"tau_sim": found.tau_sim(), "acceptance": found.rates()}
+        state.loss = (0.0, 0)
+        earlier = [past["tau_sim"] for past in state.history]
+        state.history.append(entry)
+        if not self._held_out or not earlier or entry["tau_sim"] > max(earlier):
+            state.best_epoch = entry["epoch"]
+            state.best = {name: part.clone() for name, part in self._weights().items()}
+
+    def _is_stale(self) -> bool:
+        patience, state = self._options.patience, self._state
+        return patience is not None and len(state.history) - state.best_epoch >= patience
+
+    def _evaluate(
+        self, source_of: Callable[[str], str] = lambda turn_id: ""
+    ) -> dict[str, Acceptance]:
+        options = self._options
+        return evaluate(
+            self._head,
+            self._teacher,
+            self._held_out,
+            options.steps,
+            cross_runs=not options.serial_runs,
+            max_starts=options.max_starts,
+            source_of=source_of,
+        )
+
+    def _weights(self) -> dict[str, Tensor]:
+        return {name: part.detach().cpu() for name, part in self._head.state_dict().items()}
+
+    def _save(self) -> None:
+        self._state.head = self._weights()
+        self._state.optimiser = self._optimiser.state_dict()
+        self._state.save(self._folder)
+
+    def _generator(self, purpose: int, number: int) -> torch.Generator:
+        """Noise that depends on nothing but the seed and what it is for."""
+        seed = (self._options.seed * 4 + purpose) * 1_000_003 + number
+        return torch.Generator().manual_seed(seed)
+
+
+@contextmanager
+def _matmul_precision(precision: str) -> Iterator[None]:
+    """Torch keeps this for the whole process; outside of a step it is as it was."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _schedule(step: int, total: int) -> float:
+    """Share of the highest learning rate: linear warm-up, then a cosine to 0."""
+    warm_up = max(1, round(_WARM_UP * total))
+    if step < warm_up:
+        return (step + 1) / warm_up
+    return 0.5 * (1 + math.cos(math.pi * (step - warm_up) / max(1, total - warm_up)))
+
+
+def _sample(items: list[Any], count: int, noise: torch.Generator) -> list[Any]:
+    """At most `count` of the items, in random order."""
+    return [items[i] for i in torch.randperm(len(items), generator=noise)[:count].tolist()]
