@@ -1,7 +1,7 @@
 """`specrt bench compare`: plain against speculative decoding on the same requests, interleaved.
 
-Two engines in one process take turns, request group by request group, so that a slow spell of the
-machine meets both. Prompts are computed beforehand: decoding is what is compared.
+One engine per side, in one process, take turns, request group by request group, so that a slow
+spell of the machine meets all. Prompts are computed beforehand: decoding is what is compared.
 """
 
 from __future__ import annotations
@@ -9,38 +9,37 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from specrt.bench.environment import describe, environment
 from specrt.bench.equality import MAX_TIED_SHARE
 from specrt.bench.generator import Case, EngineGenerator, Generation, Generator, engine_config
-from specrt.bench.options import CompareOptions
+from specrt.bench.options import SIDES, CompareOptions
 from specrt.bench.report import acceptance, columns, number, share, write_json
 from specrt.bench.traces import load_traces
 from specrt.errors import ConfigError
 from specrt.request import EngineRequest, SamplingParams
 
-_SIDES = ("plain", "speculative")
 _RESAMPLES = 2000
 _MAX_TOTAL_TOKENS = 32_768
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
-    """One group of requests, run by both sides.
+class Lap:
+    """One group of requests, run by all sides.
 
     Attributes:
         cases: their names.
-        wall_s: seconds of plain and of speculative decoding.
-        num_tokens: output tokens of both sides.
-        num_differing: requests whose outputs differ.
+        wall_s: seconds by side.
+        num_tokens: output tokens by side.
+        num_differing: requests whose outputs differ from the first side's.
     """
 
     cases: tuple[str, ...]
-    wall_s: tuple[float, float]
-    num_tokens: tuple[int, int]
+    wall_s: dict[str, float]
+    num_tokens: dict[str, int]
     num_differing: int
 
 
@@ -56,18 +55,20 @@ def run(options: CompareOptions) -> int:
     traces = load_traces(options.traces)
     env = environment()
     print(describe(env))
-    plain, speculative = (
-        EngineGenerator(
+    sides = {
+        side: EngineGenerator(
             engine_config(
                 options.model_path,
-                sources,
+                SIDES[side],
                 num_threads=options.num_threads,
                 max_total_tokens=_MAX_TOTAL_TOKENS,
+                draft_model_path=options.draft_model_path if side == "eagle" else None,
             )
         )
-        for sources in ("", options.draft_sources)
-    )
-    cases = plain.cases(traces, options.requests, options.max_prompt_tokens)
+        for side in options.side_names
+    }
+    first = sides[options.side_names[0]]
+    cases = first.cases(traces, options.requests, options.max_prompt_tokens)
     if not cases:
         raise ConfigError("--traces: no request fits --max-prompt-tokens")
     requests = [
@@ -80,84 +81,102 @@ def run(options: CompareOptions) -> int:
         )
         for i, case in enumerate(cases)
     ]
-    pairs, outputs = measure(
-        plain, speculative, cases, requests, rounds=options.rounds, batch_size=options.concurrency
+    laps, outputs = measure(
+        sides, cases, requests, rounds=options.rounds, batch_size=options.concurrency
     )
-    summary = summarise(pairs, outputs, seed=options.seed)
+    summary = summarise(laps, outputs, cases, seed=options.seed)
     print(render(summary))
     if options.json is not None:
         document = {"environment": env, "options": asdict(options), "summary": summary}
-        write_json(options.json, document | {"pairs": [asdict(pair) for pair in pairs]})
-    allowed = int(len(cases) * MAX_TIED_SHARE) * options.rounds
+        write_json(options.json, document | {"laps": [asdict(lap) for lap in laps]})
+    allowed = int(len(cases) * MAX_TIED_SHARE) * options.rounds * (len(sides) - 1)
     return 0 if summary["num_differing"] <= allowed else 1
 
 
 def measure(
-    plain: Generator,
-    speculative: Generator,
+    sides: Mapping[str, Generator],
     cases: list[Case],
     requests: Sequence[EngineRequest],
     *,
     rounds: int,
     batch_size: int,
-) -> tuple[list[Pair], list[Generation]]:
-    """Run groups of `batch_size` requests on both sides, `rounds` times; who goes first alternates.
+) -> tuple[list[Lap], dict[str, list[Generation]]]:
+    """Run groups of `batch_size` requests on all sides, `rounds` times; who goes first rotates.
 
     Returns:
-        The pairs, and the outputs of the speculative side.
+        The laps, and each side's outputs: the requests in order, once a round.
     """
-    sides = (plain, speculative)
+    names = list(sides)
     warm = [_with_max_tokens(request, 1) for request in requests]
-    for side in sides:
+    for side in sides.values():
         side.generate(warm, batch_size)
-    pairs: list[Pair] = []
-    kept: list[Generation] = []
+    laps: list[Lap] = []
+    kept: dict[str, list[Generation]] = {name: [] for name in names}
     for number_of_round in range(rounds):
         for start in range(0, len(requests), batch_size):
             group = requests[start : start + batch_size]
-            wall_s = [0.0, 0.0]
-            outputs: list[list[Generation]] = [[], []]
-            first = (number_of_round + start // batch_size) % 2
-            for index in (first, 1 - first):
+            turn = (number_of_round + start // batch_size) % len(names)
+            wall_s: dict[str, float] = {}
+            outputs: dict[str, list[Generation]] = {}
+            for name in names[turn:] + names[:turn]:
                 begin = time.perf_counter()
-                outputs[index] = sides[index].generate(group, batch_size)
-                wall_s[index] = time.perf_counter() - begin
-            failed = [o.error for output in outputs for o in output if o.error is not None]
-            for error in failed:
+                outputs[name] = sides[name].generate(group, batch_size)
+                wall_s[name] = time.perf_counter() - begin
+                kept[name] += outputs[name]
+            for error in (o.error for side in outputs.values() for o in side if o.error):
                 print(f"a request failed: {error}", file=sys.stderr)
-            kept += outputs[1]
-            pairs.append(
-                Pair(
+            expected = [output.token_ids for output in outputs[names[0]]]
+            laps.append(
+                Lap(
                     cases=tuple(case.name for case in cases[start : start + batch_size]),
-                    wall_s=(wall_s[0], wall_s[1]),
-                    num_tokens=(_num_tokens(outputs[0]), _num_tokens(outputs[1])),
+                    wall_s=wall_s,
+                    num_tokens={n: sum(len(o.token_ids) for o in outputs[n]) for n in names},
                     num_differing=sum(
-                        a.token_ids != b.token_ids for a, b in zip(*outputs, strict=True)
+                        output.token_ids != tokens
+                        for name in names[1:]
+                        for output, tokens in zip(outputs[name], expected, strict=True)
                     ),
                 )
             )
-    return pairs, kept
+    return laps, kept
 
 
 def _with_max_tokens(request: EngineRequest, max_tokens: int) -> EngineRequest:
     return replace(request, sampling=replace(request.sampling, max_tokens=max_tokens))
 
 
-def _num_tokens(outputs: list[Generation]) -> int:
-    return sum(len(output.token_ids) for output in outputs)
-
-
-def summarise(pairs: list[Pair], outputs: list[Generation], *, seed: int) -> dict[str, Any]:
-    """Throughput of both sides, their ratio with a 95 % bootstrap interval, and acceptance.
+def summarise(
+    laps: list[Lap], outputs: Mapping[str, list[Generation]], cases: list[Case], *, seed: int
+) -> dict[str, Any]:
+    """Throughput of each side, ratios with 95 % bootstrap intervals, and acceptance.
 
     Args:
-        pairs: the measurements; they are what is resampled.
-        outputs: of the speculative side.
+        laps: the measurements; they are what is resampled.
+        outputs: of each side, see `measure`.
+        cases: where the requests come from.
         seed: of the resampling.
     """
+    names = list(outputs)
     source = random.Random(seed)
-    ratios = sorted(_ratio([source.choice(pairs) for _ in pairs]) for _ in range(_RESAMPLES))
-    speculation = acceptance(
+    samples = [[source.choice(laps) for _ in laps] for _ in range(_RESAMPLES)]
+    ratios = {}
+    # Every side against plain, and the last one against the one before it.
+    for name, base in dict.fromkeys([(n, names[0]) for n in names[1:]] + [(names[-1], names[-2])]):
+        spread = sorted(_ratio(sample, name, base) for sample in samples)
+        low, high = spread[int(0.025 * _RESAMPLES)], spread[int(0.975 * _RESAMPLES)]
+        ratios[f"{name} / {base}"] = {"ratio": _ratio(laps, name, base), "interval": (low, high)}
+    return {
+        "tok_per_s": {name: _rate(laps, name) for name in names},
+        "ratios": ratios,
+        "num_requests": sum(len(lap.cases) for lap in laps),
+        "num_differing": sum(lap.num_differing for lap in laps),
+        "speculation": {name: _speculation(outputs[name], cases) for name in names[1:]},
+    }
+
+
+def _speculation(outputs: list[Generation], cases: list[Case]) -> dict[str, Any]:
+    """Acceptance by drafter, and tokens per pass by data set."""
+    reports = [
         {
             "drafted": output.stats.drafted,
             "accepted": output.stats.accepted,
@@ -165,39 +184,37 @@ def summarise(pairs: list[Pair], outputs: list[Generation], *, seed: int) -> dic
             "tokens": len(output.token_ids),
         }
         for output in outputs
-    )
-    return {
-        "tok_per_s": {
-            side: sum(p.num_tokens[i] for p in pairs) / sum(p.wall_s[i] for p in pairs)
-            for i, side in enumerate(_SIDES)
-        },
-        "ratio": _ratio(pairs),
-        "ratio_95": (ratios[int(0.025 * _RESAMPLES)], ratios[int(0.975 * _RESAMPLES)]),
-        "num_pairs": len(pairs),
-        "num_requests": sum(len(pair.cases) for pair in pairs),
-        "num_differing": sum(pair.num_differing for pair in pairs),
-        "speculation": speculation,
-    }
+    ]
+    by_data_set: dict[str, list[dict[str, Any]]] = {}
+    for index, report in enumerate(reports):
+        data_set = cases[index % len(cases)].source.split("/")[0]
+        by_data_set.setdefault(data_set, []).append(report)
+    lengths = {name: acceptance(some)["acceptance_length"] for name, some in by_data_set.items()}
+    return acceptance(reports) | {"acceptance_length_by_data_set": lengths}
 
 
-def _ratio(pairs: Sequence[Pair]) -> float:
-    """Tokens per second, speculative over plain."""
-    plain = sum(p.num_tokens[0] for p in pairs) / sum(p.wall_s[0] for p in pairs)
-    speculative = sum(p.num_tokens[1] for p in pairs) / sum(p.wall_s[1] for p in pairs)
-    return speculative / plain
+def _rate(laps: Sequence[Lap], side: str) -> float:
+    """Tokens per second."""
+    return sum(lap.num_tokens[side] for lap in laps) / sum(lap.wall_s[side] for lap in laps)
+
+
+def _ratio(laps: Sequence[Lap], side: str, base: str) -> float:
+    return _rate(laps, side) / _rate(laps, base)
 
 
 def render(summary: dict[str, Any]) -> str:
     """The summary as text."""
-    low, high = summary["ratio_95"]
-    rows = [
-        ["requests", str(summary["num_requests"])],
-        *([f"{side} tok/s", number(summary["tok_per_s"][side], 1)] for side in _SIDES),
-        ["speculative / plain (95 %)", f"{summary['ratio']:.2f} ({low:.2f} to {high:.2f})"],
-        ["outputs that differ", str(summary["num_differing"])],
-        ["tokens per verify pass", number(summary["speculation"]["acceptance_length"])],
-    ]
-    for source, counts in summary["speculation"]["sources"].items():
-        text = f"{counts['accepted']}/{counts['drafted']} ({share(counts['rate'])})"
-        rows.append([f"accepted, {source}", text])
+    rows = [["requests", str(summary["num_requests"])]]
+    rows += [[f"{name} tok/s", number(rate, 1)] for name, rate in summary["tok_per_s"].items()]
+    for name, measured in summary["ratios"].items():
+        low, high = measured["interval"]
+        rows.append([f"{name} (95 %)", f"{measured['ratio']:.2f} ({low:.2f} to {high:.2f})"])
+    rows.append(["outputs that differ", str(summary["num_differing"])])
+    for name, speculation in summary["speculation"].items():
+        rows.append([f"{name}: tokens per pass", number(speculation["acceptance_length"])])
+        for data_set, length in speculation["acceptance_length_by_data_set"].items():
+            rows.append([f"{name}: ... {data_set}", number(length)])
+        for source, counts in speculation["sources"].items():
+            text = f"{counts['accepted']}/{counts['drafted']} ({share(counts['rate'])})"
+            rows.append([f"{name}: accepted, {source}", text])
     return columns(rows)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from specrt.bench.traces import Trace
 from specrt.config import CacheConfig, EngineConfig, ModelConfig, SpeculativeConfig
 from specrt.errors import EngineError, RequestError
-from specrt.grammars.base import DEFAULT_TOOL_FORMAT
 from specrt.request import EngineRequest, RequestStats, SamplingParams, TokenLogprob
 
 
@@ -22,11 +21,13 @@ class Case:
         name: trace id and message index.
         request: prompt and grammar; `sampling` is a placeholder.
         tools: the OpenAI tools, to judge the calls with.
+        source: data set of the conversation.
     """
 
     name: str
     request: EngineRequest
     tools: list[dict[str, Any]]
+    source: str = ""
 
     def sampled(self, sampling: SamplingParams) -> EngineRequest:
         """The request with these sampling parameters."""
@@ -81,13 +82,12 @@ class EngineGenerator:
 
     def __init__(self, config: EngineConfig) -> None:
         from specrt.engine import LLMEngine
-        from specrt.grammars.formats import load_format
-        from specrt.grammars.prompt_builder import make_prompt_builder
+        from specrt.grammars.prompt_builder import find_format, make_prompt_builder
 
         self.engine = LLMEngine(config)
         self.vocab_size = self.engine.worker.model.config.vocab_size
         self._ids = itertools.count()
-        self._format = load_format(DEFAULT_TOOL_FORMAT)
+        self._format = find_format(self.engine.tokenizer)
         self._prompts = make_prompt_builder(self.engine.tokenizer, self._format)
 
     def cases(self, traces: list[Trace], limit: int, max_prompt_tokens: int) -> list[Case]:
@@ -119,7 +119,7 @@ class EngineGenerator:
         choice = None if not trace.tools else "required" if must_call else "auto"
         try:
             prompt = self._prompts.build(trace.messages[:position], trace.tools)
-            recipe = build_recipe(trace.tools, tool_choice=choice)
+            recipe = build_recipe(trace.tools, tool_choice=choice, tool_format=self._format.name)
             if recipe is not None:
                 self.engine.worker.compiler.compile(recipe)
         except RequestError:
@@ -130,7 +130,7 @@ class EngineGenerator:
             sampling=SamplingParams(max_tokens=1),
             grammar=recipe,
         )
-        return Case(f"{trace.trace_id}[{position}]", request, trace.tools)
+        return Case(f"{trace.trace_id}[{position}]", request, trace.tools, trace.source)
 
     def generate(self, requests: Sequence[EngineRequest], batch_size: int) -> list[Generation]:
         """See `Generator`.
@@ -196,13 +196,19 @@ def engine_config(
     *,
     num_threads: int | None,
     max_total_tokens: int,
+    draft_model_path: str | None = None,
     check_cache: bool = False,
 ) -> EngineConfig:
-    """An engine with these draft sources; "" is plain decoding."""
-    speculative = (
-        SpeculativeConfig(draft_sources=draft_sources)
-        if draft_sources
-        else SpeculativeConfig(speculative="none")
+    """An engine with these draft sources, `eagle` (a head) among them; "" is plain decoding."""
+    names = [name for name in draft_sources.split(",") if name]
+    others = [name for name in names if name != "eagle"]
+    kind: Literal["eagle", "grammar", "none"] = (
+        "eagle" if others != names else "grammar" if names else "none"
+    )
+    speculative = SpeculativeConfig(
+        speculative=kind,
+        speculative_draft_model_path=draft_model_path,
+        draft_sources=",".join(others),
     )
     return EngineConfig(
         model=ModelConfig(model_path=model_path, num_threads=num_threads),

@@ -8,6 +8,13 @@ from typing import Literal
 from specrt.config import flag
 from specrt.errors import ConfigError
 
+# The ways to decode that are compared: name -> draft sources.
+SIDES = {
+    "plain": "",
+    "grammar": "forced,choices,history",
+    "eagle": "forced,choices,history,eagle",
+}
+
 
 def _at_least(minimum: float, flag_name: str, value: float | None) -> None:
     if value is not None and value < minimum:
@@ -64,6 +71,9 @@ class EqualityOptions:
     max_prompt_tokens: int = flag(1024, "requests with a longer prompt are left out")
     max_tokens: int = flag(96, "output tokens at most")
     batch_size: int = flag(16, "the batch that is compared with single requests")
+    draft_model_path: str | None = flag(
+        None, "EAGLE-3 head of the runs with one (default: the one that ships, else no such runs)"
+    )
     seed: int = flag(0, "noise seed of the first request; request i takes seed + i")
     num_threads: int | None = flag(None, "CPU threads for torch (default: physical cores)")
     json: str | None = flag(None, "write everything measured to this file")
@@ -85,7 +95,12 @@ class CompareOptions:
     max_prompt_tokens: int = flag(1024, "requests with a longer prompt are left out")
     max_tokens: int = flag(96, "output tokens at most")
     temperature: float = flag(0.0, "sampling temperature")
-    draft_sources: str = flag("forced,choices,history", "draft sources of the speculative side")
+    sides: str = flag(
+        ",".join(SIDES), "comma-separated: the first is what the others are compared with"
+    )
+    draft_model_path: str | None = flag(
+        None, "EAGLE-3 head of the eagle side (default: the one that ships for the model)"
+    )
     seed: int = flag(0, "noise seed of the first request; request i takes seed + i")
     num_threads: int | None = flag(None, "CPU threads for torch (default: physical cores)")
     json: str | None = flag(None, "write everything measured to this file")
@@ -94,3 +109,12 @@ class CompareOptions:
         for name in ("requests", "rounds", "concurrency", "max_prompt_tokens", "max_tokens"):
             _at_least(1, "--" + name.replace("_", "-"), getattr(self, name))
         _at_least(0, "--temperature", self.temperature)
+        if len(self.side_names) < 2 or not all(name in SIDES for name in self.side_names):
+            raise ConfigError(
+                f"--sides: expected two or more of {', '.join(SIDES)}, got {self.sides!r}"
+            )
+
+    @property
+    def side_names(self) -> list[str]:
+        """The sides in the order given, each once."""
+        return list(dict.fromkeys(name.strip() for name in self.sides.split(",")))

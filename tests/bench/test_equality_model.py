@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specrt.bench.equality import SOURCES, compare_all, render
+from specrt.bench.equality import HEAD_SOURCES, SOURCES, compare_all, render
 from specrt.bench.generator import EngineGenerator, engine_config
 from specrt.bench.traces import load_traces
 
@@ -29,13 +29,17 @@ def test_the_embedded_model_gives_the_same_tokens_in_all_runs() -> None:
     drafting: list[EngineGenerator] = []
 
     def open_generator(sources: str) -> EngineGenerator:
-        drafting[:] = [_open(sources)]
-        return drafting[0]
+        drafting.append(_open(sources))
+        return drafting[-1]
 
-    report = compare_all(reference, open_generator, cases, max_tokens=32, batch_size=16, seed=7)
+    sources = SOURCES | HEAD_SOURCES
+    report = compare_all(
+        reference, open_generator, cases, sources, max_tokens=32, batch_size=16, seed=7
+    )
     assert report.is_passed, render(report)
-    assert report.num_runs == 4 * len(SOURCES)
+    assert report.num_runs == 4 * len(sources)
     assert report.calls.get("valid", 0) > 0, "no call was finished"
-    accepted = drafting[0].engine.stats()["accepted_total"]
+    accepted = drafting[-1].engine.stats()["accepted_total"]
     assert isinstance(accepted, dict)
-    assert accepted.get("forced", 0) > 0, "nothing was drafted, so nothing was compared"
+    for source in ("forced", "eagle"):
+        assert accepted.get(source, 0) > 0, "nothing was drafted, so nothing was compared"

@@ -79,6 +79,7 @@ def _cases(count: int) -> list[Case]:
                 request_id="", prompt_token_ids=[i], sampling=SamplingParams(max_tokens=1)
             ),
             TOOLS,
+            "star/x",
         )
         for i in range(count)
     ]
@@ -219,42 +220,54 @@ def test_compare_interleaves_and_gives_the_ratio(monkeypatch: pytest.MonkeyPatch
 
     class Logged(SlowGenerator):
         def generate(self, requests: Sequence[EngineRequest], batch_size: int) -> list[Generation]:
-            order.append(self.sources or "plain")
+            order.append(self.sources)
             return super().generate(requests, batch_size)
 
-    plain, fast = Logged("", 0.2, clock), Logged("all", 0.1, clock)
+    sides = {
+        "plain": Logged("plain", 0.2, clock),
+        "grammar": Logged("grammar", 0.1, clock),
+        "eagle": Logged("eagle", 0.05, clock),
+    }
     cases = _cases(4)
     requests = [c.sampled(SamplingParams(max_tokens=10)) for c in cases]
-    pairs, outputs = compare.measure(plain, fast, cases, requests, rounds=2, batch_size=2)
-    assert order == ["plain", "all"] + ["plain", "all", "all", "plain"] * 1 + [
-        "all",
-        "plain",
-        "plain",
-        "all",
-    ]
-    assert [pair.cases for pair in pairs] == [("case0", "case1"), ("case2", "case3")] * 2
-    summary = compare.summarise(pairs, outputs, seed=0)
-    assert summary["ratio"] == pytest.approx(2.0)
-    assert summary["ratio_95"] == pytest.approx((2.0, 2.0))
-    assert summary["tok_per_s"] == pytest.approx({"plain": 5.0, "speculative": 10.0})
+    laps, outputs = compare.measure(sides, cases, requests, rounds=2, batch_size=2)
+    names = ["plain", "grammar", "eagle"]
+    rotated = [names, names[1:] + names[:1], names[1:] + names[:1], names[2:] + names[:2]]
+    assert order == names + sum(rotated, [])
+    assert [lap.cases for lap in laps] == [("case0", "case1"), ("case2", "case3")] * 2
+    summary = compare.summarise(laps, outputs, cases, seed=0)
+    assert {k: v["ratio"] for k, v in summary["ratios"].items()} == pytest.approx(
+        {"grammar / plain": 2.0, "eagle / plain": 4.0, "eagle / grammar": 2.0}
+    )
+    assert summary["ratios"]["eagle / plain"]["interval"] == pytest.approx((4.0, 4.0))
+    assert summary["tok_per_s"] == pytest.approx({"plain": 5.0, "grammar": 10.0, "eagle": 20.0})
     assert summary["num_differing"] == 0
-    assert summary["speculation"]["sources"]["forced"]["rate"] == pytest.approx(0.7)
-    assert summary["speculation"]["acceptance_length"] == pytest.approx(2.0)
+    speculation = summary["speculation"]["eagle"]
+    assert speculation["sources"]["forced"]["rate"] == pytest.approx(0.7)
+    assert speculation["acceptance_length"] == pytest.approx(2.0)
+    assert speculation["acceptance_length_by_data_set"] == pytest.approx({"star": 2.0})
     text = compare.render(summary)
-    assert "2.00 (2.00 to 2.00)" in text and "accepted, forced" in text
+    assert "4.00 (4.00 to 4.00)" in text and "eagle: accepted, forced" in text
     json.dumps(summary)
 
 
 def test_the_interval_covers_noisy_measurements() -> None:
-    pairs = [
-        compare.Pair(("c",), (2.0 + 0.3 * math.sin(7 * i), 1.0 + 0.2 * math.sin(5 * i)), (9, 9), 0)
+    laps = [
+        compare.Lap(
+            ("c",),
+            {"plain": 2.0 + 0.3 * math.sin(7 * i), "grammar": 1.0 + 0.2 * math.sin(5 * i)},
+            {"plain": 9, "grammar": 9},
+            0,
+        )
         for i in range(30)
     ]
-    summary = compare.summarise(pairs, [], seed=1)
-    low, high = summary["ratio_95"]
-    assert low < summary["ratio"] < high
+    outputs: dict[str, list[Generation]] = {"plain": [], "grammar": []}
+    summary = compare.summarise(laps, outputs, [], seed=1)
+    measured = summary["ratios"]["grammar / plain"]
+    low, high = measured["interval"]
+    assert low < measured["ratio"] < high
     assert low > 1.7 and high < 2.3
-    assert summary == compare.summarise(pairs, [], seed=1), "the resampling is seeded"
+    assert summary == compare.summarise(laps, outputs, [], seed=1), "the resampling is seeded"
 
 
 def test_compare_counts_outputs_that_differ() -> None:
@@ -262,5 +275,6 @@ def test_compare_counts_outputs_that_differ() -> None:
     other.swap_at = {1: 3}
     cases = _cases(3)
     requests = [c.sampled(SamplingParams(max_tokens=10)) for c in cases]
-    pairs, _ = compare.measure(plain, other, cases, requests, rounds=1, batch_size=2)
-    assert [pair.num_differing for pair in pairs] == [1, 0]
+    sides = {"plain": plain, "grammar": other}
+    laps, _ = compare.measure(sides, cases, requests, rounds=1, batch_size=2)
+    assert [lap.num_differing for lap in laps] == [1, 0]
