@@ -37,7 +37,7 @@ from specrt.request import EngineRequest, FinishReason, RequestOutput, RequestSt
 from specrt.scheduler import ScheduledRequest, Scheduler
 from specrt.speculative.base import Drafter
 from specrt.speculative.calibration import Calibration
-from specrt.speculative.cost_model import PassCost, measure
+from specrt.speculative.cost_model import Pace, PassCost, measure
 from specrt.speculative.head_drafter import HeadDrafter
 from specrt.speculative.sources import make_tree_builder
 from specrt.text_output import TextOutput
@@ -148,7 +148,7 @@ class LLMEngine:
 
     def _head_drafter(
         self, runner: HeadRunner, pass_cost: PassCost
-    ) -> Callable[[Calibration], Drafter]:
+    ) -> Callable[[Calibration, Pace], Drafter]:
         head_cost = measure(runner.time_wave, _WAVE_ROWS)
         logger.info("milliseconds of a wave of the draft head by rows: %s", head_cost)
         options = self.config.speculative

@@ -117,8 +117,15 @@ def test_recipes_of_other_servers_are_taken(
     argv = ["serve", "--max-model-len", "4096", "--gpu-memory-utilization", "0.9"]
     argv += ["--max-num-seqs", "8", "--max-num-batched-tokens", "512", "--tp", "1"]
     switches = ["--enable-prefix-caching", "--enable-radix-attention", "--enable-chunked-prefill"]
+    argv += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model", "head"]
+    argv += ["--speculative-num-steps", "3", "--speculative-eagle-topk", "2"]
+    argv += ["--speculative-num-draft-tokens", "8"]
     assert cli.main(argv + switches) == 0
     server, engine = seen
+    drafting = engine.speculative
+    assert (drafting.speculative, drafting.speculative_draft_model_path) == ("eagle", "head")
+    assert (drafting.speculative_num_steps, drafting.speculative_eagle_topk) == (3, 2)
+    assert drafting.max_tree_rows == 8
     assert (engine.model.context_length, engine.cache.mem_fraction_static) == (4096, 0.9)
     scheduler = engine.scheduler
     assert (scheduler.max_running_requests, scheduler.chunked_prefill_size) == (8, 512)

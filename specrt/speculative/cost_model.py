@@ -146,6 +146,10 @@ class Pace:
         self._spent_s *= self._decay
         self._spent_s += plain_s + cost.time(base + drafts) - cost.time(base)
 
+    def spend(self, seconds: float) -> None:
+        """Drafting itself took time."""
+        self._spent_s += seconds
+
     def commit(self, num_tokens: int) -> None:
         """The pass committed tokens."""
         self._plain_s += num_tokens * self._token_s

@@ -23,7 +23,7 @@ from specrt.draft_tree import DraftTree
 from specrt.kernels.noise import approximate_gumbel, noise_words
 from specrt.speculative.base import Candidate, DraftRequest, FrontierNode
 from specrt.speculative.calibration import Calibration
-from specrt.speculative.cost_model import PassCost
+from specrt.speculative.cost_model import Pace, PassCost
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 _MAX_RACERS = 32
 # Without any candidate from the draft vocabulary, allowed tokens outside of it are tried.
 _MAX_OUTSIDE = 4
-# How often a head's first candidate is taken, roughly; decides only whether a wave is worth it.
-_EXPECTED_HIT = 0.5
+# How often a head's first candidate is taken, before any was proposed, and how fast that fades.
+_FIRST_HIT = 0.5
+_HIT_DECAY = 0.98
 # Temperatures below are plain argmax (see sampling.sampler).
 _MIN_TEMPERATURE = 1e-5
 _OUTSIDE_BUCKET = -1
@@ -84,6 +85,7 @@ class HeadDrafter:
         self,
         runner: HeadRunner,
         calibration: Calibration,
+        pace: Pace,
         *,
         vocab_size: int,
         num_steps: int = 5,
@@ -96,6 +98,7 @@ class HeadDrafter:
         Args:
             runner: the head over the KV store.
             calibration: turns its probabilities into acceptance rates.
+            pace: what a token costs lately; told what waves cost.
             vocab_size: of the target.
             num_steps: predictions on a path at most.
             topk: candidates of a node, and nodes of a request read in one wave, at most.
@@ -104,6 +107,8 @@ class HeadDrafter:
         """
         self._runner = runner
         self._calibration = calibration
+        self._pace = pace
+        self._hit = _FIRST_HIT  # expected acceptance of a first candidate, lately
         self._num_steps = num_steps
         self._topk = topk
         self._target_cost = target_cost
@@ -161,17 +166,16 @@ class HeadDrafter:
         chosen: list[tuple[float, int]] = []
         for nodes in by_request.values():
             chosen += sorted(nodes, reverse=True)[: self._topk]
-        gain = _EXPECTED_HIT * sum(max(0.0, value) for value, _ in chosen)
-        if not chosen or gain <= self._price(len(chosen), len(by_request)):
+        if not chosen:
             return []
+        gain = self._hit * sum(max(0.0, value) for value, _ in chosen)
+        if self._target_cost is not None and self._head_cost is not None:
+            wave_s = self._head_cost.time(len(chosen))
+            plain_s = self._target_cost.time(len(by_request)) / len(by_request)
+            if gain <= wave_s * self._pace.speedup / plain_s:
+                return []
+            self._pace.spend(wave_s)
         return sorted(place for _, place in chosen)
-
-    def _price(self, num_rows: int, num_requests: int) -> float:
-        """Tokens that plain decoding would make in the time of a wave."""
-        if self._target_cost is None or self._head_cost is None:
-            return 0.0
-        plain_s = self._target_cost.time(num_requests) / num_requests
-        return self._head_cost.time(num_rows) / plain_s
 
     # ---- reading -----------------------------------------------------------------------------
 
@@ -262,7 +266,10 @@ class HeadDrafter:
             candidates.append(Candidate(token_id, min(rate, 0.999), bucket, after))
             if len(candidates) == self._topk:
                 break
-        return sorted(candidates, key=lambda c: -c.probability)
+        candidates.sort(key=lambda c: -c.probability)
+        first = candidates[0].probability if candidates else 0.0
+        self._hit = _HIT_DECAY * self._hit + (1 - _HIT_DECAY) * first
+        return candidates
 
     def _scores(
         self,

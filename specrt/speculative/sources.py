@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from specrt.speculative.base import Drafter
 from specrt.speculative.calibration import Calibration
-from specrt.speculative.cost_model import PassCost
+from specrt.speculative.cost_model import Pace, PassCost
 from specrt.speculative.grammar_drafter import ChoicesDrafter, ForcedDrafter
 from specrt.speculative.history_drafter import HistoryDrafter
 from specrt.speculative.tree_builder import TreeBuilder
@@ -15,7 +15,7 @@ from specrt.speculative.tree_builder import TreeBuilder
 def make_tree_builder(
     sources: Collection[str],
     cost: PassCost | None = None,
-    make_head_drafter: Callable[[Calibration], Drafter] | None = None,
+    make_head_drafter: Callable[[Calibration, Pace], Drafter] | None = None,
 ) -> TreeBuilder:
     """A builder with these sources.
 
@@ -25,7 +25,7 @@ def make_tree_builder(
         make_head_drafter: makes the drafter of a neural head, asked last: what the others are sure
             of needs no pass of the head.
     """
-    calibration = Calibration()
+    calibration, pace = Calibration(), Pace()
     drafters: list[Drafter] = [
         ForcedDrafter(),
         ChoicesDrafter(calibration),
@@ -33,5 +33,5 @@ def make_tree_builder(
     ]
     drafters = [d for d in drafters if d.source in sources]
     if make_head_drafter is not None:
-        drafters.append(make_head_drafter(calibration))
-    return TreeBuilder(drafters, calibration, cost)
+        drafters.append(make_head_drafter(calibration, pace))
+    return TreeBuilder(drafters, calibration, cost, pace)

@@ -106,7 +106,11 @@ class TreeBuilder:
     """
 
     def __init__(
-        self, drafters: Sequence[Drafter], calibration: Calibration, cost: PassCost | None = None
+        self,
+        drafters: Sequence[Drafter],
+        calibration: Calibration,
+        cost: PassCost | None = None,
+        pace: Pace | None = None,
     ) -> None:
         """Combine drafters.
 
@@ -115,11 +119,12 @@ class TreeBuilder:
                 before the others are asked.
             calibration: the one that the drafters take their probabilities from.
             cost: the price of rows; None = a fixed curve.
+            pace: the one that drafters take prices from, if any does.
         """
         self._drafters = list(drafters)
         self._calibration = calibration
         self._cost = cost or PassCost()
-        self._pace = Pace()
+        self._pace = pace or Pace()
         self._last_trees: dict[str, DraftTree] = {}
 
     def open(self, request: DraftRequest) -> None:

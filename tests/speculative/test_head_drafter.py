@@ -25,7 +25,7 @@ from specrt.kernels.noise import gumbel, noise_words
 from specrt.request import SamplingParams
 from specrt.speculative.base import DraftRequest, FrontierNode
 from specrt.speculative.calibration import Calibration
-from specrt.speculative.cost_model import PassCost
+from specrt.speculative.cost_model import Pace, PassCost
 from specrt.speculative.grammar_drafter import ForcedDrafter
 from specrt.speculative.head_drafter import HeadDrafter
 from specrt.speculative.tree_builder import TreeBuilder, TreeRequest
@@ -75,7 +75,7 @@ def make(
 ) -> tuple[BigramRunner, HeadDrafter, TreeBuilder]:
     runner = BigramRunner(table, ids)
     calibration = Calibration(prior_weight=1e9)  # keep the head's own probabilities
-    drafter = HeadDrafter(runner, calibration, vocab_size=12, **options)  # type: ignore[arg-type]
+    drafter = HeadDrafter(runner, calibration, Pace(), vocab_size=12, **options)  # type: ignore[arg-type]
     builder = TreeBuilder([ForcedDrafter(), drafter], calibration, FREE_ROWS)
     return runner, drafter, builder
 
