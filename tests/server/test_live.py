@@ -38,9 +38,8 @@ TOOLS: Any = [
 ]
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tiny_model_folder(tmp_path_factory.mktemp("tiny"), max_position_embeddings=2048)
+def start(folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """A server over a tiny model, and its address."""
     command = [sys.executable, "-m", "specrt", "serve", "--model-path", str(folder)]
     command += ["--port", "0", "--num-threads", "1", "--max-total-tokens", "8192", "--check-cache"]
     command += ["--served-model-name", "tiny", "--api-key", "secret"]
@@ -48,7 +47,14 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert server.stdout is not None
     found = re.search(r"http://\S+(?=/v1)", server.stdout.readline())
     assert found, "the server did not come up"
-    yield found[0]
+    return server, found[0]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tiny_model_folder(tmp_path_factory.mktemp("tiny"), max_position_embeddings=2048)
+    server, address = start(folder)
+    yield address
     server.send_signal(signal.SIGTERM)
     assert server.wait(20) == 0
     server.stdout.close()
@@ -132,10 +138,28 @@ def test_bad_input_is_answered_and_the_server_goes_on(client: OpenAI, url: str) 
     assert "radix_cache_hit_rate" in httpx.get(url + "/metrics").text
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_server_that_is_killed_leaves_no_engine_behind(tmp_path: Path) -> None:
+    server, _ = start(tiny_model_folder(tmp_path, max_position_embeddings=2048))
+    tasks = Path(f"/proc/{server.pid}/task").glob("*/children")
+    children = [int(pid) for path in tasks for pid in path.read_text().split()]
+    assert children, "no engine process"
+    server.kill()
+    server.wait()
+    assert server.stdout is not None
+    server.stdout.close()
+    for _ in range(200):
+        if not any(Path(f"/proc/{pid}").exists() for pid in children):
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("the engine outlived its server by 20 s")
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--speculative", "eagle"], "draft head"),
+        (["--speculative-draft-model-path", "/nowhere"], "/nowhere holds no config.json"),
         (["--model-path", "/nowhere"], "--model-path"),
         (["--speculativ", "none"], "--speculative"),
     ],
