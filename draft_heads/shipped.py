@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 
 
 def shipped_head(target_name: str) -> Path | None:
     """Folder of the head for a target, e.g. SmolLM2-135M-Instruct; None when there is none."""
-    folder = Path(str(files("specrt.draft_heads"))) / "checkpoints" / target_name
+    folder = Path(__file__).parent / "checkpoints" / target_name
     return folder if (folder / "config.json").is_file() else None

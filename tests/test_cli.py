@@ -153,7 +153,11 @@ def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
         (["serve", "--max-queued-requests", "-1"], "--max-queued-requests: expected an integer"),
         (["serve", "--request-timeout", "nan"], "--request-timeout: expected seconds above 0"),
         (["serve", "--drain-timeout", "-1"], "--drain-timeout: expected seconds >= 0, got -1.0"),
-        (["serve", "--speculative", "eagle"], "draft head"),
+        (["serve", "--speculative-num-steps", "0"], "--speculative-num-steps: expected an integer"),
+        (
+            ["serve", "--speculative", "none", "--speculative-draft-model", "x"],
+            "--speculative none uses no head",
+        ),
         (["serve", "--draft-sources", "forced,magic"], "magic"),
         (["bench", "--concurrency", "0"], "--concurrency: expected a number >= 1, got 0"),
         (["bench", "equality", "--requests", "0"], "--requests"),

@@ -40,7 +40,7 @@ REFERENCE = "none"
 # Requests that go through every run before the next ones start, so that a prompt is still cached
 # when it comes again, and the KV slots that one engine needs for it.
 _GROUP_SIZE = 20
-_MAX_TOTAL_TOKENS = 32_768
+_MAX_TOTAL_TOKENS = 24_576
 
 
 @dataclass(slots=True)
