@@ -1,8 +1,10 @@
 """Grammars run by llguidance.
 
-llguidance has one matcher that moves; the seam wants nodes that stay. So a state keeps an arena of
-nodes (parent, token) and one matcher with a cursor: to ask about a node, the cursor is rolled back
-to the common ancestor and walked down. Answers are kept at the node.
+llguidance has a matcher that moves; the seam wants nodes that stay. So a state keeps an arena of
+nodes (parent, token), one matcher at the root, and a copy of it with a cursor: to ask about a node,
+the copy walks on, or a new copy (2 us) walks down from the root. Answers are kept at the node.
+A matcher is never rolled back: in llguidance 1.9.1 one that computes a mask, is rolled back, takes
+other tokens, is rolled back once more and takes tokens again can give the mask of the other path.
 
 Masks are never collapsed by llguidance itself (`no_forcing`): narrowing to canonical tokens is
 canonical.py's alone.
@@ -116,7 +118,8 @@ class LLGuidanceState:
 
     def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, canonical: bool) -> None:
         self.root = DEAD + 1
-        self._matcher = matcher
+        self._root_matcher = matcher  # only ever takes tokens
+        self._matcher = matcher.deep_copy()
         self._vocabulary = vocabulary
         self._canonical = canonical
         self._nodes = {self.root: _Node(parent=DEAD, token_id=-1, depth=0)}
@@ -208,7 +211,7 @@ class LLGuidanceState:
             else:
                 self._move(node)
                 entry.is_final = self._matcher.is_accepting()
-                self._check()
+                self._check(self._matcher)
         return entry.is_final
 
     def commit(self, node: int) -> None:
@@ -221,8 +224,11 @@ class LLGuidanceState:
         path = [node]
         while path[-1] != self.root:
             path.append(self._nodes[path[-1]].parent)
-        if not entry.is_ended and not self._descends(self._cursor, node):
-            self._move(node)
+        if not entry.is_ended:
+            self._root_matcher.consume_tokens([self._nodes[n].token_id for n in path[-2::-1]])
+            self._check(self._root_matcher)
+            if not self._descends(self._cursor, node):
+                self._matcher, self._cursor = self._root_matcher.deep_copy(), node
         for ancestor, kept in zip(path[:0:-1], path[-2::-1], strict=True):
             dropped = [c for c in self._nodes.pop(ancestor).children.values() if c != kept]
             while dropped:
@@ -247,29 +253,25 @@ class LLGuidanceState:
         return node == ancestor
 
     def _move(self, node: int) -> None:
-        """Put the matcher at `node`, through the lowest common ancestor."""
+        """Put the matcher at `node`."""
         if self._error:
             raise GrammarError(self._error)
-        nodes, here, there = self._nodes, self._cursor, node
-        num_back, ahead = 0, []
-        while here != there:
-            if nodes[here].depth >= nodes[there].depth:
-                here = nodes[here].parent
-                num_back += 1
-            else:
-                ahead.append(nodes[there].token_id)
-                there = nodes[there].parent
-        if num_back:
-            self._matcher.rollback(num_back)
+        if not self._descends(node, self._cursor):
+            self._matcher, self._cursor = self._root_matcher.deep_copy(), self.root
+        ahead = []
+        above = node
+        while above != self._cursor:
+            ahead.append(self._nodes[above].token_id)
+            above = self._nodes[above].parent
         if ahead:
             self._matcher.consume_tokens(ahead[::-1])
-        self._check()
+        self._check(self._matcher)
         self._cursor = node
 
-    def _check(self) -> None:
+    def _check(self, matcher: LLMatcher) -> None:
         # A matcher in error answers every later question with "end of sequence".
-        if self._matcher.is_error():
-            self._error = f"the grammar cannot go on: {self._matcher.get_error().strip()}"
+        if matcher.is_error():
+            self._error = f"the grammar cannot go on: {matcher.get_error().strip()}"
             raise GrammarError(self._error)
 
     def _mask(self, node: int) -> npt.NDArray[np.int32]:
@@ -281,7 +283,7 @@ class LLGuidanceState:
             else:
                 self._move(node)
                 bitmask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
-                self._check()
+                self._check(self._matcher)
                 mask = bitmask[: self._vocabulary.num_words].copy()
             is_final = self.is_final(node)
             for token_id in self._vocabulary.eos_token_ids:
@@ -303,7 +305,7 @@ class LLGuidanceState:
         # A tenth of a mask's cost, and unlike `consume_token` it leaves the matcher healthy.
         self._move(node)
         is_allowed = self._matcher.validate_tokens([token_id]) == 1
-        self._check()
+        self._check(self._matcher)
         return is_allowed
 
     def _run(self, node: int) -> tuple[int, ...]:
@@ -315,7 +317,7 @@ class LLGuidanceState:
                 if entry.forced_bytes is None:
                     self._move(node)
                     entry.forced_bytes = self._matcher.compute_ff_bytes()
-                    self._check()
+                    self._check(self._matcher)
                 entry.run = canonical_run(
                     entry.forced_bytes,
                     self._vocabulary,

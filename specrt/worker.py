@@ -327,6 +327,8 @@ class Worker:
             return RequestResult(request_id=planned.request_id, num_computed_tokens=num_computed)
         try:
             new_token_ids, logprobs, nodes, is_stopped, end = self._walk(rows, logits)
+            if state.grammar is not None and not is_stopped:
+                state.grammar.commit(end)
         except SpecrtError as exc:
             logger.warning("%s: %s", planned.request_id, exc)
             return _failure(planned, str(exc))
@@ -340,8 +342,6 @@ class Worker:
             self.builder.extend(state.draft, new_token_ids)
         else:
             state.draft.token_ids.extend(new_token_ids)
-        if state.grammar is not None and not is_stopped:
-            state.grammar.commit(end)
         return RequestResult(
             request_id=planned.request_id,
             num_computed_tokens=num_computed + len(nodes),
