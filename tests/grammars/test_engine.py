@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
+from dataclasses import replace
 
 import jsonschema
 import numpy as np
@@ -310,3 +312,57 @@ def test_real_vocabulary_is_narrowed_to_its_own_tokenisation(real_compiler):
         node = state.advance(node, token_id)
         assert node != DEAD
     assert forced / len(tokens) > 0.5
+
+
+def test_a_mask_does_not_depend_on_the_paths_tried_before(real_compiler):
+    """The paths that made a rolled-back matcher allow `"}` where a second argument is required."""
+    names = ("a", "b")
+    one = {"type": "object", "properties": {"type": {"type": "string"}}, "required": ["type"]}
+    two = {
+        "type": "object",
+        "properties": {name: {"type": "string"} for name in names},
+        "required": [*names],
+    }
+    tools = tuple(
+        ToolSpec(name=name, parameters=json.dumps(schema))
+        for name, schema in (("du", one), ("diff", two))
+    )
+    recipe = GrammarRecipe(kind="tools", tools=tools, require_call=True)
+    vocabulary = real_vocabulary()
+    for canonical in (True, False):
+        recipe = replace(recipe, canonical=canonical)
+        begin = '<tool_call>\n{"name": "d'
+        paths = [
+            begin + 'u", "arguments": {"type": "',
+            begin + 'iff", "arguments": {"a": "',
+            begin + 'u", "arguments": {"type": "x"}',
+            begin + 'iff", "arguments": {"a": "x", "b": "',
+        ]
+        for order in itertools.permutations(paths):
+            state = real_compiler.compile(recipe).open()
+            for text in order * 2:
+                node = feed(state, vocabulary.encode(text.encode()))
+                fresh = real_compiler.compile(recipe).open()
+                expected = mask_of(fresh, feed(fresh, vocabulary.encode(text.encode())), vocabulary)
+                assert np.array_equal(mask_of(state, node, vocabulary), expected), (order, text)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), recipe=st.sampled_from(RECIPES))
+def test_a_tree_explored_in_any_order_has_the_masks_of_its_paths(data, recipe):
+    vocabulary, state = tiny_vocabulary(), tiny(recipe)
+    nodes = {state.root: ()}
+    for _ in range(data.draw(st.integers(1, 30))):
+        node = data.draw(st.sampled_from(sorted(nodes)))
+        ids = ids_of(mask_of(state, node, vocabulary))
+        if not ids:
+            continue
+        token_id = data.draw(st.sampled_from(ids))
+        nodes[state.advance(node, token_id)] = (*nodes[node], token_id)
+        fresh = tiny(recipe)
+        expected = mask_of(fresh, feed(fresh, nodes[node]), vocabulary)
+        assert np.array_equal(mask_of(state, node, vocabulary), expected)
+        if data.draw(st.integers(0, 9)) == 0:
+            state.commit(node)
+            kept = nodes[node]
+            nodes = {n: p for n, p in nodes.items() if p[: len(kept)] == kept}
