@@ -160,7 +160,16 @@ class HeadConfig:
 
 
 def default_capture_layers(num_layers: int) -> tuple[int, int, int]:
-    """The layers that EAGLE-3 reads: 2, N // 2 and N - 3 (EAGLE-3, arXiv 2503.01840)."""
+    """The layers that EAGLE-3 reads: 2, N // 2 and N - 3 (EAGLE-3, arXiv 2503.01840).
+
+    Raises:
+        ConfigError: the target has too few layers for three different ones.
+    """
+    if num_layers < 7:
+        raise ConfigError(
+            "an EAGLE-3 head reads three layers of its target, 2, N // 2 and N - 3: expected a"
+            f" target of 7 layers or more, got {num_layers}"
+        )
     return 2, num_layers // 2, num_layers - 3
 
 

@@ -54,7 +54,9 @@ def run(options: TrainDraftOptions) -> int:
         torch.set_num_threads(options.turns.num_threads)
     target = resolve_model_folder(options.turns.model_path)
     traces = load_training_traces(options.traces)
-    start = _start(options, target)  # before the long work: it may be the wrong one
+    # Before the long work: the head to start from, or the target, may be the wrong one.
+    start = _start(options, target)
+    layers = _capture_layers(target, start)
     counts = regenerate(traces, options.turns, work_dir)
     print(f"turns: {counts}")
     turns = load_turns(work_dir, options.turns.max_supervised_tokens)
@@ -62,7 +64,7 @@ def run(options: TrainDraftOptions) -> int:
         raise ConfigError(
             "--traces: no turn is left to learn from; see --max-prompt-tokens and --holdout"
         )
-    result = _fit(options, target, turns, work_dir, start)
+    result = _fit(options, target, turns, work_dir, layers, start)
     _write(options, target, traces, turns, result, out)
     print(summary(result))
     print(f"wrote {out}; serve it with --speculative-draft-model-path {shlex.quote(str(out))}")
@@ -82,18 +84,24 @@ def _start(options: TrainDraftOptions, target: ModelFolder) -> HeadCheckpoint | 
     return load_head(Path(options.init_from), config, shared, target.folder)[0]
 
 
+def _capture_layers(target: ModelFolder, start: HeadCheckpoint | None) -> tuple[int, ...]:
+    if start is not None:
+        return start.config.capture_layers
+    return default_capture_layers(target.config.num_layers)
+
+
 def _fit(
     options: TrainDraftOptions,
     target: ModelFolder,
     turns: Sequence[Turn],
     work_dir: Path,
+    layers: tuple[int, ...],
     start: HeadCheckpoint | None,
 ) -> FitResult:
     trees, left_out = build_packs(turns, options.max_pack_rows)
     if left_out:
         print(f"{left_out} turns are longer than --max-pack-rows {options.max_pack_rows}: left out")
     config, weights = load_folder(target.folder)
-    layers = start.config.capture_layers if start else default_capture_layers(config.num_layers)
     feature_options = FeatureOptions(
         capture_layers=layers,
         model_digest=model_digest(options.turns.model_path),

@@ -178,3 +178,12 @@ def test_bad_use_is_refused_by_name(
 ) -> None:
     assert main(command(target, traces, tmp_path / "out", *flags)) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_target_with_too_few_layers_is_refused_before_the_work(
+    traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = tiny_model_folder(tmp_path / "small", max_position_embeddings=2048)
+    assert main(command(small, traces, tmp_path / "out")) == 2
+    assert "expected a target of 7 layers or more, got 2" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
