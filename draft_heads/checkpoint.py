@@ -172,6 +172,10 @@ def _read(folder: Path) -> tuple[Path, dict[str, Tensor]]:
         raise ConfigError(f"{path}: damaged or cut short ({error})") from error
     except Exception as error:  # unpickling may fail in any way
         raise ConfigError(f"{path}: not a file of tensors ({error})") from error
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
+    ):
+        raise ConfigError(f"{path}: expected tensors by name, got something else")
     return path, {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
 
 

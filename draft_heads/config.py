@@ -92,6 +92,16 @@ class HeadConfig:
         hidden_size = _size(path, raw, "hidden_size")
         vocab_size = _size(path, raw, "vocab_size")
         rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+        if not isinstance(rope, dict):
+            raise ConfigError(f"{path}: key 'rope_scaling' must be an object, got {rope!r}")
+        eps = raw.get("rms_norm_eps", target.rms_norm_eps)
+        if not isinstance(eps, (int, float)):
+            raise ConfigError(f"{path}: key 'rms_norm_eps' must be a number, got {eps!r}")
+        if raw.get("head_dim") is None and hidden_size % num_heads:
+            raise ConfigError(
+                f"{path}: hidden_size ({hidden_size}) must be a multiple of num_attention_heads"
+                f" ({num_heads}) when head_dim is not given"
+            )
         theta = rope.get("rope_theta", raw.get("rope_theta", 10000.0))
         provenance = raw.get("specrt", {})
         if not isinstance(provenance, dict):
@@ -104,7 +114,7 @@ class HeadConfig:
             num_kv_heads=_size(path, raw, "num_key_value_heads", num_heads),
             head_dim=_size(path, raw, "head_dim", hidden_size // num_heads),
             max_positions=_size(path, raw, "max_position_embeddings", target.max_positions),
-            rms_norm_eps=float(raw.get("rms_norm_eps", target.rms_norm_eps)),
+            rms_norm_eps=float(eps),
             rope=RopeConfig.parse(path, theta, rope),
             vocab_size=vocab_size,
             draft_vocab_size=_size(path, raw, "draft_vocab_size", vocab_size),
@@ -185,6 +195,8 @@ def _rope_scaling(rope: RopeConfig) -> dict[str, Any] | None:
 
 def _capture_layers(path: Path, raw: dict[str, Any], num_layers: int) -> tuple[int, ...]:
     nested = raw.get("eagle_config") or {}
+    if not isinstance(nested, dict):
+        raise ConfigError(f"{path}: key 'eagle_config' must be an object, got {nested!r}")
     if nested.get("use_aux_hidden_state", True) is not True:
         raise ConfigError(
             f"{path}: eagle_config.use_aux_hidden_state is false: a head over one layer (EAGLE-2)"
@@ -192,6 +204,13 @@ def _capture_layers(path: Path, raw: dict[str, Any], num_layers: int) -> tuple[i
         )
     ids = nested.get("eagle_aux_hidden_state_layer_ids")
     top = raw.get("eagle_aux_hidden_state_layer_ids")
+    for given in (ids, top):
+        is_list = isinstance(given, list) and all(type(layer) is int for layer in given)
+        if given is not None and not is_list:
+            raise ConfigError(
+                f"{path}: key 'eagle_aux_hidden_state_layer_ids' must be a list of whole numbers,"
+                f" got {given!r}"
+            )
     if ids is not None:
         ids = [layer + 1 for layer in ids]
     elif top is not None:

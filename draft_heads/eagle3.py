@@ -27,6 +27,7 @@ class Eagle3Head:
 
     Attributes:
         config: its sizes.
+        num_positions: context in tokens that it runs on.
         draft_token_ids: int64 [Vd], target token id of each draft logit, ascending.
     """
 
@@ -40,6 +41,7 @@ class Eagle3Head:
         """
         config, weights = checkpoint.config, checkpoint.weights
         self.config = config
+        self.num_positions = num_positions
         self.draft_token_ids = checkpoint.draft_token_ids
 
         def get(name: str) -> Tensor:

@@ -99,7 +99,8 @@ class HeadRunner:
 
         Overwrites the first slots of the pool: only before any request.
         """
-        context = np.arange(min(num_context, self._num_pool_slots), dtype=np.int32)
+        limit = min(self._num_pool_slots, self._head.num_positions - 2)
+        context = np.arange(max(0, min(num_context, limit)), dtype=np.int32)
         feature = torch.zeros(self._head.config.hidden_size)
         paths = [
             DraftedPath([0], len(context) + 1, context, self.scratch_slots[i : i + 1], feature)

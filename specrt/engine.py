@@ -359,7 +359,14 @@ def _load_head(config: SpeculativeConfig, loaded: LoadedModel) -> Eagle3Head | N
             f"--speculative eagle: no draft head ships for {loaded.name}; name one with"
             " --speculative-draft-model-path, or train one: specrt train-draft"
         )
-    checkpoint, embedding = load_head(folder, loaded.config, loaded.shared, loaded.folder)
+    try:
+        checkpoint, embedding = load_head(folder, loaded.config, loaded.shared, loaded.folder)
+    except ConfigError as error:
+        if path is not None or config.speculative == "eagle":
+            raise
+        # Another model by the name of one that a head ships for.
+        logger.info("the draft head that ships does not fit: %s; drafting without one", error)
+        return None
     logger.info("draft head: %s", folder)
     return Eagle3Head(checkpoint, embedding, loaded.config.max_positions)
 

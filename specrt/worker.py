@@ -124,7 +124,8 @@ class Worker:
 
         Overwrites the first slots of the pool: only before any request.
         """
-        num_context = max(0, min(num_context, self.store.num_slots - num_rows))
+        limit = min(self.store.num_slots - num_rows, self.model.config.max_positions - 2)
+        num_context = max(0, min(num_context, limit))
         # Rows beyond a small pool share a slot: the time is the same.
         slots = np.arange(num_context + num_rows, dtype=np.int32) % self.store.num_slots
         group = RowGroup(

@@ -154,3 +154,20 @@ def test_a_head_is_missing_or_unwanted(folder: Path, tmp_path: Path) -> None:
         SpeculativeConfig(speculative="grammar", speculative_draft_model_path="x")
     engine = LLMEngine(engine_config(folder, speculative=SpeculativeConfig(speculative="auto")))
     assert engine.worker.head is None
+
+
+def test_another_model_by_the_name_of_a_shipped_head_runs_without_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_head(tmp_path, tiny_head(target_hidden_size=128))
+    monkeypatch.setattr("specrt.engine.shipped_head", lambda name: tmp_path)
+    engine = LLMEngine(engine_config(folder, speculative=SpeculativeConfig(speculative="auto")))
+    assert engine.worker.head is None
+    with pytest.raises(ConfigError, match="made for another model"):
+        LLMEngine(engine_config(folder, speculative=SpeculativeConfig(speculative="eagle")))
+
+
+def test_a_target_with_a_short_context_starts(tmp_path: Path) -> None:
+    short = tiny_model_folder(tmp_path / "short", max_position_embeddings=128)
+    engine = eagle_engine(short, tiny_head(), tmp_path / "head")
+    assert engine.context_length == 128

@@ -35,8 +35,6 @@ from specrt.train.training_options import TrainDraftOptions
 from specrt.train.turn_file import Turn, load_turns
 from specrt.train.turns import model_digest, regenerate
 
-LICENCE = "Apache-2.0"
-
 
 def run(options: TrainDraftOptions) -> int:
     """Train a head, write it to --out, print what came out.
@@ -54,7 +52,8 @@ def run(options: TrainDraftOptions) -> int:
         torch.set_num_threads(options.turns.num_threads)
     target = resolve_model_folder(options.turns.model_path)
     traces = load_training_traces(options.traces)
-    # Before the long work: the head to start from, or the target, may be the wrong one.
+    # Before the long work: the device, the head to start from or the target may be the wrong one.
+    _check_device(options.training.device)
     start = _start(options, target)
     layers = _capture_layers(target, start)
     counts = regenerate(traces, options.turns, work_dir)
@@ -81,7 +80,23 @@ def _start(options: TrainDraftOptions, target: ModelFolder) -> HeadCheckpoint | 
         "embed_tokens.weight": embedding,
         "lm_head.weight": embedding if config.tied else weights["lm_head.weight"],
     }
-    return load_head(Path(options.init_from), config, shared, target.folder)[0]
+    head, own = load_head(Path(options.init_from), config, shared, target.folder)
+    is_borrowed = own is embedding
+    # --with-embeddings writes the target's, rounded.
+    if not is_borrowed and not torch.equal(own, embedding.bfloat16().float()):
+        raise ConfigError(
+            f"--init-from: {options.init_from} has an embedding of its own; only heads that use"
+            " the target's can be continued"
+        )
+    return head
+
+
+def _check_device(name: str) -> None:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        first_line = str(error).partition("\n")[0]
+        raise ConfigError(f"--device: {name!r} cannot be used: {first_line}") from None
 
 
 def _capture_layers(target: ModelFolder, start: HeadCheckpoint | None) -> tuple[int, ...]:
@@ -101,6 +116,10 @@ def _fit(
     trees, left_out = build_packs(turns, options.max_pack_rows)
     if left_out:
         print(f"{left_out} turns are longer than --max-pack-rows {options.max_pack_rows}: left out")
+    if all(tree.held for tree in trees):
+        raise ConfigError(
+            f"--max-pack-rows: no turn to learn from fits {options.max_pack_rows} tokens"
+        )
     config, weights = load_folder(target.folder)
     feature_options = FeatureOptions(
         capture_layers=layers,
@@ -155,9 +174,10 @@ def _write(
         result,
         options.training,
         target=target.name,
-        licence=LICENCE,
+        licence=options.licence,
         sources=_sources(traces, turns),
         command=_command(options),
+        is_recorded=options.turns.continuations == "recorded",
         numbers={"supervised tokens": str(supervised)},
     )
     (out / "README.md").write_text(card, encoding="utf-8")
@@ -180,7 +200,10 @@ def _write(
 
 def _sources(traces: Sequence[TrainingTrace], turns: Sequence[Turn]) -> list[DataSource]:
     """Training turns and their tokens by data set."""
-    licences = {trace.source.split("/")[0]: trace.licence for trace in traces}
+    licences: dict[str, set[str]] = {}
+    for trace in traces:
+        named = licences.setdefault(trace.source.split("/")[0], set())
+        named.add(trace.licence or "not stated")
     num_turns: Counter[str] = Counter()
     num_tokens: Counter[str] = Counter()
     for turn in turns:
@@ -189,7 +212,7 @@ def _sources(traces: Sequence[TrainingTrace], turns: Sequence[Turn]) -> list[Dat
             num_turns[name] += 1
             num_tokens[name] += len(turn.output_ids)
     return [
-        DataSource(name or "own traces", licences[name] or "not stated", count, num_tokens[name])
+        DataSource(name or "own traces", ", ".join(sorted(licences[name])), count, num_tokens[name])
         for name, count in sorted(num_turns.items())
     ]
 

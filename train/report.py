@@ -52,9 +52,10 @@ def model_card(
     options: TrainOptions,
     *,
     target: str,
-    licence: str,
+    licence: str | None,
     sources: Sequence[DataSource],
     command: str,
+    is_recorded: bool = False,
     numbers: Mapping[str, str] | None = None,
 ) -> str:
     """README.md of the checkpoint's folder.
@@ -63,9 +64,10 @@ def model_card(
         result: of the training.
         options: it was run with.
         target: name of the model that the head drafts for.
-        licence: SPDX identifier of the checkpoint's licence.
+        licence: SPDX identifier of the checkpoint's licence; None = not stated.
         sources: of the training data.
         command: line that makes this head again.
+        is_recorded: the turns are the recorded ones, not the target's own.
         numbers: further facts, name -> value (times, hardware, versions).
     """
     config = result.head.config
@@ -93,11 +95,18 @@ def model_card(
     settings = [["setting", "value"]]
     settings += [[name, f"`{value}`"] for name, value in dataclasses.asdict(options).items()]
     parts = [
-        f"---\nlicense: {licence}\nbase_model: {target}\n---",
+        "\n".join(
+            ["---", *([f"license: {licence}"] if licence else []), f"base_model: {target}", "---"]
+        ),
         f"# EAGLE-3 draft head for {target}",
         _markdown([["", ""], *([name, value] for name, value in facts.items())]),
-        "## Data\n\nThe recorded conversations give the prompts; the target wrote every turn that"
-        " the head learned from, under the grammar it is served with.",
+        "## Data\n\n"
+        + (
+            "The head learned from recorded turns, as the chat template prints them."
+            if is_recorded
+            else "The recorded conversations give the prompts; the target wrote every turn that"
+            " the head learned from, under the grammar it is served with."
+        ),
         _markdown(data),
         "## Held-out acceptance\n\nShare of the target's first choices that the head's first choice"
         " (or one of its first four) named, at each decision, given that all earlier ones of the"
@@ -122,7 +131,7 @@ def _acceptance_rows(acceptance: Mapping[str, Acceptance]) -> list[list[str]]:
         counts = acceptance[name]
         for width in WIDTHS:
             rates = [f"{rate:.3f}" for rate in counts.rates(width)]
-            tau, chains = f"{counts.tau_sim(width):.3f}", str(sum(counts.tried[width][:1]))
+            tau, chains = f"{counts.tau_sim(width):.3f}", str(sum(counts.tried.get(width, [])[:1]))
             rows.append([name or "all", str(width), *rates, tau, chains])
     return rows
 
@@ -134,4 +143,5 @@ def _table(rows: list[list[str]]) -> list[list[str]]:
 
 def _markdown(rows: list[list[str]]) -> str:
     ruled = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
-    return "\n".join(f"| {' | '.join(row)} |" for row in ruled)
+    cells = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in ruled]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

@@ -94,6 +94,8 @@ def _parse(line: bytes, number: int, tool_format: ToolFormat) -> TrainingTrace:
     for name, value in (("id", trace_id), ("source", source), ("licence", licence)):
         if not isinstance(value, str) or (name == "id" and not value):
             raise RequestError(f"{name}: expected text, got {shown(value)}")
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            raise RequestError(f"{name}: expected text, got half of a surrogate pair in it")
     tools = row.get("tools") or []
     names = [tool.name for tool in read_tools(tools)]
     read = read_messages(row.get("messages"), tool_format)

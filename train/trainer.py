@@ -7,6 +7,7 @@ samples are drawn from the seed and the number of the visit, and nothing else is
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
 import time
 from collections import Counter
@@ -155,7 +156,8 @@ class _Run:
         settings = dataclasses.asdict(options)
         settings = {name: settings[name] for name in settings if name not in _FREE}
         settings |= {"packs": len(self._packs), "held_out": len(self._held_out)}
-        settings |= {"data": data_digest, "continued": start is not None}
+        settings |= {"data": data_digest, "start": "" if start is None else _digest(start)}
+        settings |= {"layers": list(capture_layers or ())}
         state = TrainingState.load(self._folder, settings)
         if state is None:
             given = None if start is None else start.draft_token_ids
@@ -266,6 +268,11 @@ class _Run:
             loss = self._loss(pack, self._generator(2, visit + offset))
             if loss is not None:
                 (loss / len(chosen)).backward()  # type: ignore[no-untyped-call]
+                if not math.isfinite(loss.item()):
+                    raise ConfigError(
+                        f"training: the loss is {loss.item()} at step {step + 1}; a lower"
+                        " --learning-rate may help"
+                    )
                 so_far, count = self._state.loss
                 self._state.loss = (so_far + loss.item(), count + 1)
         trained = [part for group in self._optimiser.param_groups for part in group["params"]]
@@ -364,6 +371,15 @@ def _matmul_precision(precision: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def _digest(head: HeadCheckpoint) -> str:
+    """SHA-256 of a head's tensors, hex."""
+    digest = hashlib.sha256(head.draft_token_ids.numpy().tobytes())
+    for name in sorted(head.weights):
+        digest.update(name.encode())
+        digest.update(head.weights[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _schedule(step: int, total: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -93,6 +94,11 @@ class TrainOptions:
                 raise ConfigError(
                     f"{_flag(name)}: expected at least {minimum}, got {getattr(self, name)}"
                 )
+        for name in ("learning_rate", "trunk_weight", "checkpoint_minutes"):
+            if not math.isfinite(getattr(self, name)):
+                raise ConfigError(
+                    f"{_flag(name)}: expected a finite number, got {getattr(self, name)}"
+                )
         if not 0 < self.decay <= 1:
             raise ConfigError(f"--decay: expected above 0 and at most 1, got {self.decay}")
         if not self.learning_rate > 0:
@@ -112,6 +118,9 @@ class TrainDraftOptions:
     init_from: str | None = flag(None, "folder of a head to continue (default: a new one)")
     max_pack_rows: int = flag(1536, "tokens of prompts and turns that are trained on together")
     max_disk_gb: float = flag(4.0, "disk that features may take, in 1e9 bytes")
+    licence: str | None = flag(
+        None, "SPDX identifier of the head's licence, for its model card (default: none stated)"
+    )
     with_embeddings: bool = flag(
         False, "write the target's embedding into the checkpoint, for loaders that borrow nothing"
     )

@@ -100,7 +100,10 @@ class TurnFile:
         Raises:
             ConfigError: the file was made with something else, or is broken in the middle.
         """
-        work_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            work_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--out: cannot write to {work_dir}: {error}") from error
         path = work_dir / TURNS_NAME
         header = json.dumps({"made_with": made_with}) + "\n"
         content = _Content()

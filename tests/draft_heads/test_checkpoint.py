@@ -89,6 +89,9 @@ def test_pickled_weights_are_read_without_running_code(folder: Path, target_fold
     (folder / "model.safetensors").unlink()
     torch.save(tensors, folder / "pytorch_model.bin")
     load(folder, target_folder)
+    torch.save([1], folder / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match="tensors by name"):
+        load(folder, target_folder)
     torch.save({"fc.weight": Path("x")}, folder / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="pytorch_model.bin"):
         load(folder, target_folder)
@@ -111,6 +114,12 @@ def test_pickled_weights_are_read_without_running_code(folder: Path, target_fold
         ({"hidden_act": "gelu"}, "gelu"),
         ({"eagle_config": {"use_aux_hidden_state": False}}, "EAGLE-2"),
         ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 5]}}, r"\[1, 6\]"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": ["0", "1"]}}, "whole numbers"),
+        ({"eagle_config": {"eagle_aux_hidden_state_layer_ids": 1}}, "whole numbers"),
+        ({"eagle_config": [1]}, "'eagle_config' must be an object"),
+        ({"rope_scaling": [1]}, "'rope_scaling' must be an object"),
+        ({"rms_norm_eps": "abc"}, "'rms_norm_eps' must be a number"),
+        ({"num_attention_heads": 128, "head_dim": None}, "multiple of num_attention_heads"),
         ({"hidden_size": "64"}, "hidden_size"),
         ({"target_hidden_size": 128}, "another model: its target_hidden_size is 128"),
         ({"vocab_size": 400}, "another model: its vocab_size is 400"),

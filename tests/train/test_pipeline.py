@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_heads import make_rows_free
+import torch
+from fake_heads import make_rows_free, tiny_head
 from fakes import tiny_model_folder
 
 from specrt.cli import main
 from specrt.config import ModelConfig, SpeculativeConfig
+from specrt.draft_heads.checkpoint import save_head
 from specrt.engine import LLMEngine
 from specrt.request import EngineRequest, SamplingParams
 
@@ -89,6 +91,7 @@ def test_a_head_with_its_card_and_numbers(trained: tuple[Path, str], target: Pat
     assert config["specrt"]["target"] == target.name
     assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 2, 3]
     card = (out / "README.md").read_text()
+    assert "license:" not in card, "no one said which"
     for word in ("CC0-1.0", "MIT", "specrt train-draft", "--epochs 3", "tau_sim"):
         assert word in card
     assert str(out.parent) not in card, "a path of this machine"
@@ -166,6 +169,11 @@ def test_an_existing_head_is_continued(
         (["--model-path", "nowhere"], "--model-path"),
         (["--max-disk-gb", "0.000001"], "--max-disk-gb"),
         (["--max-prompt-tokens", "3"], "no turn is left"),
+        (["--max-pack-rows", "5"], "--max-pack-rows: no turn to learn from fits 5 tokens"),
+        (["--learning-rate", "inf"], "--learning-rate: expected a finite number"),
+        (["--trunk-weight", "nan"], "--trunk-weight: expected a finite number"),
+        (["--device", "foo"], "--device: 'foo' cannot be used"),
+        (["--out", "/dev/null"], "--out: cannot write to /dev/null"),
     ],
 )
 def test_bad_use_is_refused_by_name(
@@ -187,3 +195,39 @@ def test_a_target_with_too_few_layers_is_refused_before_the_work(
     assert main(command(small, traces, tmp_path / "out")) == 2
     assert "expected a target of 7 layers or more, got 2" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_work_of_another_start_is_not_taken_for_this_one(
+    trained: tuple[Path, str],
+    target: Path,
+    traces: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "head"
+    assert main(command(target, traces, out, "--init-from", str(trained[0]))) == 0
+    assert main(command(target, traces, out)) == 2
+    assert "start" in capsys.readouterr().err
+    other = tmp_path / "other"
+    assert main(command(target, traces, other, "--seed", "7", "--licence", "MIT")) == 0
+    assert "license: MIT" in (other / "README.md").read_text()
+    assert main(command(target, traces, out, "--init-from", str(other))) == 2
+
+
+def test_held_out_turns_without_a_decision_leave_acceptance_open(
+    target: Path, traces: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "head"
+    assert main(command(target, traces, out, "--max-tokens", "1")) == 0
+    assert json.loads((out / "training.json").read_text())["best_epoch"] >= 0
+
+
+def test_a_head_with_its_own_embedding_is_not_continued(
+    target: Path, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = tiny_head(hidden_size=96, capture_layers=(2, 3, 4))
+    save_head(tmp_path / "wide", wide, torch.ones(320, 96))
+    out = tmp_path / "out"
+    assert main(command(target, traces, out, "--init-from", str(tmp_path / "wide"))) == 2
+    assert "has an embedding of its own" in capsys.readouterr().err
+    assert not out.exists()
