@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from specrt.errors import ConfigError
-from specrt.model.config import RopeConfig, TargetConfig, read_json
+from specrt.model.config import RopeConfig, TargetConfig, read_json, read_size
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 _FLAT = (ARCHITECTURE, "Eagle3LlamaForCausalLM")
@@ -88,9 +88,9 @@ class HeadConfig:
             )
         raw = read_json(path)
         _refuse_other_kinds(path, raw)
-        num_heads = _size(path, raw, "num_attention_heads")
-        hidden_size = _size(path, raw, "hidden_size")
-        vocab_size = _size(path, raw, "vocab_size")
+        num_heads = read_size(path, raw, "num_attention_heads")
+        hidden_size = read_size(path, raw, "hidden_size")
+        vocab_size = read_size(path, raw, "vocab_size")
         rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
         if not isinstance(rope, dict):
             raise ConfigError(f"{path}: key 'rope_scaling' must be an object, got {rope!r}")
@@ -108,16 +108,16 @@ class HeadConfig:
             raise ConfigError(f"{path}: key 'specrt' must be an object, got {provenance!r}")
         config = cls(
             hidden_size=hidden_size,
-            target_hidden_size=_size(path, raw, "target_hidden_size", hidden_size),
-            intermediate_size=_size(path, raw, "intermediate_size"),
+            target_hidden_size=read_size(path, raw, "target_hidden_size", hidden_size),
+            intermediate_size=read_size(path, raw, "intermediate_size"),
             num_heads=num_heads,
-            num_kv_heads=_size(path, raw, "num_key_value_heads", num_heads),
-            head_dim=_size(path, raw, "head_dim", hidden_size // num_heads),
-            max_positions=_size(path, raw, "max_position_embeddings", target.max_positions),
+            num_kv_heads=read_size(path, raw, "num_key_value_heads", num_heads),
+            head_dim=read_size(path, raw, "head_dim", hidden_size // num_heads),
+            max_positions=read_size(path, raw, "max_position_embeddings", target.max_positions),
             rms_norm_eps=float(eps),
             rope=RopeConfig.parse(path, theta, rope),
             vocab_size=vocab_size,
-            draft_vocab_size=_size(path, raw, "draft_vocab_size", vocab_size),
+            draft_vocab_size=read_size(path, raw, "draft_vocab_size", vocab_size),
             capture_layers=_capture_layers(path, raw, target.num_layers),
             provenance=provenance,
         )
@@ -250,12 +250,3 @@ def _refuse_other_kinds(path: Path, raw: dict[str, Any]) -> None:
         )
     if raw.get("hidden_act", "silu") != "silu":
         raise ConfigError(f"{path}: hidden_act {raw['hidden_act']!r} is not supported, only silu")
-
-
-def _size(path: Path, raw: dict[str, Any], key: str, default: int | None = None) -> int:
-    value = raw.get(key)
-    if value is None and default is not None:
-        return default
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{path}: key {key!r} must be a whole number above 0, got {value!r}")
-    return value

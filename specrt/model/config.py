@@ -173,9 +173,9 @@ class TargetConfig:
         raw = read_json(path)
         _refuse_unsupported(path, raw)
         architecture = raw["architectures"][0]
-        hidden_size = _size(path, raw, "hidden_size")
-        num_heads = _size(path, raw, "num_attention_heads")
-        num_kv_heads = _size(path, raw, "num_key_value_heads", num_heads)
+        hidden_size = read_size(path, raw, "hidden_size")
+        num_heads = read_size(path, raw, "num_attention_heads")
+        num_kv_heads = read_size(path, raw, "num_key_value_heads", num_heads)
         if num_heads % num_kv_heads:
             raise ConfigError(
                 f"{path}: num_attention_heads ({num_heads}) must be a multiple of "
@@ -186,7 +186,7 @@ class TargetConfig:
                 f"{path}: hidden_size ({hidden_size}) must be a multiple of num_attention_heads "
                 f"({num_heads}) when head_dim is not given"
             )
-        head_dim = _size(path, raw, "head_dim", hidden_size // num_heads)
+        head_dim = read_size(path, raw, "head_dim", hidden_size // num_heads)
         if head_dim % 2:
             raise ConfigError(f"{path}: head_dim ({head_dim}) must be even for rotary embedding")
         eps = raw.get("rms_norm_eps")
@@ -195,7 +195,7 @@ class TargetConfig:
         rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
         if not isinstance(rope, dict):
             raise ConfigError(f"{path}: rope_parameters must be an object, got {rope!r}")
-        max_positions = _size(path, raw, "max_position_embeddings")
+        max_positions = read_size(path, raw, "max_position_embeddings")
         original = raw.get(_ORIGINAL) or rope.get(_ORIGINAL) or max_positions
         theta = rope.get("rope_theta", raw.get("rope_theta", 10000.0))
         if rope.get("partial_rotary_factor", raw.get("partial_rotary_factor") or 1) != 1:
@@ -212,10 +212,10 @@ class TargetConfig:
         eos_ids = _ids(generation_path, generation.get("eos_token_id"))
         return cls(
             architecture=architecture,
-            vocab_size=_size(path, raw, "vocab_size"),
+            vocab_size=read_size(path, raw, "vocab_size"),
             hidden_size=hidden_size,
-            intermediate_size=_size(path, raw, "intermediate_size"),
-            num_layers=_size(path, raw, "num_hidden_layers"),
+            intermediate_size=read_size(path, raw, "intermediate_size"),
+            num_layers=read_size(path, raw, "num_hidden_layers"),
             num_heads=num_heads,
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
@@ -249,7 +249,12 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _size(path: Path, raw: dict[str, Any], key: str, default: int | None = None) -> int:
+def read_size(path: Path, raw: dict[str, Any], key: str, default: int | None = None) -> int:
+    """A whole number above 0 from a config.json; `default` where the key is absent or null.
+
+    Raises:
+        ConfigError: it is none; names the file and the key.
+    """
     value = raw.get(key)
     if value is None and default is not None:
         return default
