@@ -203,6 +203,11 @@ class GrammarConfig:
         "auto: tools with strict=true exactly, others as far as possible; exact: all so;"
         " lenient: none",
     )
+    grammar_backend: Literal["auto", "outlines", "llguidance"] = flag(
+        "auto",
+        "what runs a schema: auto: an automaton (outlines-core) where it is regular and small, else"
+        " llguidance; outlines: automata, other schemas are refused; llguidance: always that",
+    )
     no_canonical: bool = flag(
         False, "do not narrow forced text to its canonical tokens (keeps every tokenisation)"
     )
@@ -214,6 +219,12 @@ class GrammarConfig:
             "auto, exact or lenient",
             self.tool_strict_level,
         )
+        _check(
+            self.grammar_backend in ("auto", "outlines", "llguidance"),
+            "--grammar-backend",
+            "auto, outlines or llguidance",
+            self.grammar_backend,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +234,9 @@ class ServerConfig:
     host: str = flag("127.0.0.1", "address to listen on")
     port: int = flag(8000, "port to listen on")
     api_key: str | None = flag(None, "bearer token that clients must send (default: none)")
+    cors_origins: str = flag(
+        "", "origins that browsers may call from, comma separated; * = all (default: none)"
+    )
     max_queued_requests: int = flag(
         256, "requests that may wait beyond the running ones; more are answered 429"
     )

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from fastapi import APIRouter, FastAPI, Request, Response
 from openai.types import Model
-from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse
 
 from specrt.async_engine import AsyncEngine
 from specrt.config import EngineConfig, ServerConfig
-from specrt.errors import EngineError
 from specrt.server.access import AccessMiddleware, record_of
 from specrt.server.admission import Admission
 from specrt.server.body import parse_body, read_body
 from specrt.server.chat import ChatService
 from specrt.server.completions import CompletionService
-from specrt.server.errors import BusyError, NotFoundError, install_error_handlers
+from specrt.server.errors import NotFoundError, install_error_handlers
 from specrt.server.generation import Backend, Engine
-from specrt.server.info import server_info
 from specrt.server.metrics import ServerMetrics
+from specrt.server.operations import operation_routes
 from specrt.server.protocol import ChatRequest, CompletionRequest
 from specrt.server.runner import bind, run
 from specrt.server.served_model import ServedModel, load_served_model
 from specrt.server.streaming import EventStream, until_disconnect
+from specrt.server.tokenization import tokenization_routes
 
 
 def create_app(
@@ -52,8 +50,17 @@ def create_app(
     app.add_middleware(
         AccessMiddleware, metrics=metrics, admission=admission, api_key=config.api_key
     )
+    if config.cors_origins:  # outermost: a preflight carries no key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=[origin.strip() for origin in config.cors_origins.split(",")],
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["X-Request-Id", "Retry-After"],
+        )
     app.include_router(_api_routes(model, backend))
-    app.include_router(_operation_routes(config, engine_config, model, backend))
+    app.include_router(tokenization_routes(model))
+    app.include_router(operation_routes(config, engine_config, model, backend))
     return app
 
 
@@ -102,45 +109,6 @@ def _api_routes(model: ServedModel, backend: Backend) -> APIRouter:
     async def get_model(name: str) -> Response:
         check_model(name)
         return _json(listed)
-
-    return router
-
-
-def _operation_routes(
-    config: ServerConfig, engine_config: EngineConfig, model: ServedModel, backend: Backend
-) -> APIRouter:
-    """What operators call."""
-    router = APIRouter()
-    engine, metrics = backend.engine, backend.metrics
-
-    @router.api_route("/health", methods=["GET", "HEAD"])
-    async def health() -> Response:
-        if backend.admission.is_draining:
-            return PlainTextResponse("the server is shutting down\n", 503)
-        if not engine.is_healthy:
-            return PlainTextResponse("the engine is not healthy\n", 503)
-        return PlainTextResponse("ok\n")
-
-    @router.get("/metrics")
-    async def show_metrics() -> Response:
-        stats = None
-        # A scrape must not fail with the engine: the server's own metrics are most telling then.
-        with contextlib.suppress(EngineError):
-            stats = await engine.stats()
-        text = metrics.render(stats, is_up=engine.is_healthy)
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
-
-    @router.get("/get_server_info")
-    @router.get("/server_info")
-    async def show_server_info() -> Response:
-        stats = await engine.stats()
-        return JSONResponse(server_info(config, engine_config, model.name, stats))
-
-    @router.api_route("/flush_cache", methods=["GET", "POST"])
-    async def flush_cache() -> Response:
-        if not await engine.flush_cache():
-            raise BusyError("the cache is in use: requests are running; try again when they end")
-        return PlainTextResponse("cache flushed\n")
 
     return router
 

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from specrt.errors import RequestError
 from specrt.grammars.json_style import repair_surrogates
 from specrt.server.errors import BodyTooLargeError, ClientGone
-from specrt.server.protocol import SamplingFields
+from specrt.server.protocol import StrictModel
 
 # About 8M tokens of text: far above any context, far below what would hurt the server.
 MAX_BODY_BYTES = 32 * 2**20
@@ -41,7 +41,7 @@ _REFUSED_VALUES = {
     "stream_options.include_obfuscation": "streams are not padded; send false or leave it out",
 }
 
-_Request = TypeVar("_Request", bound=SamplingFields)
+_Request = TypeVar("_Request", bound=StrictModel)
 
 
 async def read_body(request: Request) -> bytes:
@@ -65,12 +65,20 @@ async def read_body(request: Request) -> bytes:
     return b"".join(chunks)
 
 
-def parse_body(kind: type[_Request], raw: bytes) -> _Request:
+def parse_body(
+    kind: type[_Request],
+    raw: bytes,
+    *,
+    refused: Mapping[str, str] = _REFUSED,
+    refused_values: Mapping[str, str] = _REFUSED_VALUES,
+) -> _Request:
     """Parse and validate a request body.
 
     Args:
         kind: the request's model.
         raw: UTF-8 JSON.
+        refused: fields that are not served -> the reason.
+        refused_values: paths of fields of which `kind` takes some values only -> the reason.
 
     Raises:
         RequestError: not JSON (the message has the position), or a field is unknown, unsupported
@@ -80,7 +88,7 @@ def parse_body(kind: type[_Request], raw: bytes) -> _Request:
     if not isinstance(data, dict):
         raise RequestError(f"request body: expected a JSON object, got {_json_type(data)}")
     data = {name: value for name, value in data.items() if value is not None}
-    for name, reason in _REFUSED.items():
+    for name, reason in refused.items():
         if name in data:
             raise RequestError(
                 f"`{name}`: {reason}; remove the field", param=name, code="unsupported_parameter"
@@ -88,7 +96,7 @@ def parse_body(kind: type[_Request], raw: bytes) -> _Request:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise _request_error(error, data) from None
+        raise _request_error(error, data, refused_values) from None
 
 
 def _parse_json(raw: bytes) -> object:
@@ -169,15 +177,17 @@ def _depth(path: str) -> int:
     return path.count(".") + path.count("[")
 
 
-def _request_error(error: ValidationError, data: object) -> RequestError:
+def _request_error(
+    error: ValidationError, data: object, refused_values: Mapping[str, str]
+) -> RequestError:
     """One error: the first field at fault, as deep inside it as the arms of its union got."""
     details = error.errors(include_url=False, include_input=False)
     found = [(*_describe(detail, data), detail["type"]) for detail in details]
     field = re.split(r"[.\[]", found[0][0])[0]
     inside = [f for f in found if re.split(r"[.\[]", f[0])[0] == field]
     path, _, kind = max(inside, key=lambda f: _depth(f[0]))
-    if path in _REFUSED_VALUES:
-        reason = _REFUSED_VALUES[path]
+    if path in refused_values:
+        reason = refused_values[path]
         return RequestError(f"`{path}`: {reason}", param=path, code="unsupported_value")
     codes = {"extra_forbidden": "unknown_parameter", "missing": "missing_required_parameter"}
     reason = "; or ".join(dict.fromkeys(text for where, text, _ in inside if where == path))

@@ -1,10 +1,11 @@
-"""/get_server_info in SGLang's keys."""
+"""What the server tells about itself, in SGLang's keys."""
 
 from __future__ import annotations
 
 from specrt import __version__
 from specrt.config import EngineConfig, ServerConfig, flatten
 from specrt.server.metrics import Stats, acceptance_length, hit_rate, number
+from specrt.server.served_model import ServedModel
 
 
 def server_info(
@@ -47,3 +48,35 @@ def server_info(
             }
         ],
     }
+
+
+def model_info(engine_config: EngineConfig, model: ServedModel) -> dict[str, object]:
+    """What is served, in SGLang's keys.
+
+    Args:
+        engine_config: of the engine.
+        model: what is served.
+    """
+    return {
+        "model_path": engine_config.model.model_path or model.name,
+        "tokenizer_path": engine_config.model.model_path or model.name,
+        "served_model_name": model.name,
+        "is_generation": True,
+        "max_context_length": model.context_length,
+        "vocab_size": model.vocab_size,
+        "tool_call_parser": model.tool_format.name,
+    }
+
+
+def load_info(stats: Stats) -> list[dict[str, object]]:
+    """How busy the engine is, in SGLang's keys; one entry, there is one engine."""
+    running, waiting = (int(number(stats, name)) for name in ("num_running", "num_waiting"))
+    held = int(number(stats, "num_held_slots"))
+    return [
+        {
+            "dp_rank": 0,
+            "num_reqs": running + waiting,
+            "num_waiting_reqs": waiting,
+            "num_tokens": held,
+        }
+    ]

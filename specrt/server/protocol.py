@@ -23,20 +23,22 @@ MAX_TOOLS = 128
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 
 
-class _Strict(BaseModel):
+class StrictModel(BaseModel):
+    """A request body: unknown fields and values of the wrong JSON type are refused."""
+
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, protected_namespaces=(), allow_inf_nan=False
     )
 
 
-class StreamOptions(_Strict):
+class StreamOptions(StrictModel):
     """What a stream carries besides the deltas."""
 
     include_usage: bool | None = None
     include_obfuscation: Literal[False] | None = None
 
 
-class SamplingFields(_Strict):
+class SamplingFields(StrictModel):
     """What both generation endpoints take, extensions of common engines included."""
 
     model: str

@@ -11,6 +11,7 @@ from server.fake_engine import CONTEXT_LENGTH, MODEL, says, serving
 
 from specrt import __version__
 from specrt.config import ServerConfig
+from specrt.errors import EngineError
 
 pytestmark = pytest.mark.anyio
 
@@ -127,3 +128,46 @@ async def test_request_id_and_log_line(caplog: pytest.LogCaptureFixture) -> None
         r" passes=3 acceptance_length=2.0 finish=stop"
     )
     assert re.fullmatch(expected, lines[2]), lines[2]
+
+
+async def test_health_generate_asks_for_a_token() -> None:
+    engine = says("x")
+    async with serving(engine) as client:
+        assert (await client.http.get("/health_generate")).status_code == 200
+        assert [r.sampling.max_tokens for r in engine.requests] == [1]
+        assert engine.requests[0].namespace  # the probe shares no cache with requests
+        engine.is_healthy = False
+        assert (await client.http.get("/health_generate")).status_code == 503
+
+
+async def test_health_generate_fails_with_the_engine() -> None:
+    async with serving(says(EngineError("broken"))) as client:
+        answer = await client.http.get("/health_generate")
+    assert answer.status_code == 503 and "broken" in answer.text
+
+
+async def test_model_info_and_load() -> None:
+    async with serving(says("x")) as client:
+        info = (await client.http.get("/get_model_info")).json()
+        load = (await client.http.get("/get_load")).json()
+    assert info["served_model_name"] == MODEL and info["max_context_length"] == CONTEXT_LENGTH
+    assert info["tool_call_parser"] == "hermes"
+    # One runs and two wait, says the fake engine.
+    assert (load[0]["num_reqs"], load[0]["num_waiting_reqs"]) == (3, 2)
+
+
+async def test_browsers_may_call_from_the_origins_that_were_named() -> None:
+    config = ServerConfig(cors_origins="https://a.example, https://b.example", api_key="k")
+    headers = {
+        "Origin": "https://b.example",
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization",
+    }
+    async with serving(says("x"), config=config) as client:
+        preflight = await client.http.options("/v1/chat/completions", headers=headers)
+        other = await client.http.options(
+            "/v1/chat/completions", headers={**headers, "Origin": "https://c.example"}
+        )
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == "https://b.example"
+    assert "access-control-allow-origin" not in other.headers
