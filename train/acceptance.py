@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specrt.train.grammar_masks import GrammarMasks
 from specrt.train.head_module import TrainableHead, Tree
-from specrt.train.objective import OUTSIDE, Teacher
+from specrt.train.objective import OUTSIDE, Teacher, masked
 from specrt.train.segments import branch_chains, plan
 
 if TYPE_CHECKING:
@@ -62,11 +63,12 @@ def evaluate(
     cross_runs: bool = True,
     max_starts: int = 384,
     source_of: Callable[[str], str] = lambda turn_id: "",
+    masks: GrammarMasks | None = None,
 ) -> dict[str, Acceptance]:
     """Measure a head on all generated tokens of some packs.
 
-    Right is what the target itself would say: its first choice among all tokens. A token outside
-    the draft vocabulary is therefore never drafted right.
+    Right is what the target itself would say: its first choice among all tokens that the grammar
+    allows. A token outside the draft vocabulary is therefore never drafted right.
 
     Args:
         head: on the device to compute on.
@@ -76,6 +78,7 @@ def evaluate(
         cross_runs: how forced runs are crossed, see `segments.chain`.
         max_starts: chains at once.
         source_of: where the turn with an id comes from; "" = not known.
+        masks: what the grammar allowed; None = everything, everywhere.
 
     Returns:
         Source -> counts; "" has the total.
@@ -92,9 +95,13 @@ def evaluate(
             unroll = plan(some).to(device)
             with torch.no_grad():
                 logits = head(tree, unroll)
-            top = logits.topk(min(max(WIDTHS), logits.shape[-1])).indices
             rows, places = torch.unique(unroll.rows, return_inverse=True)
-            expected = teacher.best(pack.hidden.to(device)[rows])[places]
+            allowed = None
+            if masks is not None:
+                allowed = masks.allowed(masks.of(pack)[rows.cpu()], teacher.vocab_size).to(device)
+                logits = masked(logits, teacher.draft_part(allowed)[places])
+            top = logits.topk(min(max(WIDTHS), logits.shape[-1])).indices
+            expected = teacher.best(pack.hidden.to(device)[rows], allowed)[places]
             hits = (top == expected[:, None]) & (expected != OUTSIDE)[:, None]
             origins = np.array([sources[one[0].first] for one in some])
             for width in WIDTHS:

@@ -21,19 +21,23 @@ from specrt import __version__
 from specrt.draft_heads.checkpoint import HeadCheckpoint, load_head, save_head, vocabulary_hash
 from specrt.draft_heads.config import default_capture_layers
 from specrt.errors import ConfigError
+from specrt.grammars.base import GrammarRecipe
+from specrt.grammars.compiler import GrammarCompiler
+from specrt.grammars.prompt_builder import find_format
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.decoder import TargetModel
 from specrt.model.loader import ModelFolder, resolve_model_folder
 from specrt.model.weights import load_folder
 from specrt.tokenizer import Tokenizer
 from specrt.train.features import FeatureOptions, load_pack, write_features
+from specrt.train.grammar_masks import GrammarMasks, walk_grammars
 from specrt.train.packs import build_packs
 from specrt.train.report import DataSource, model_card, summary
 from specrt.train.traces import TrainingTrace, load_training_traces
 from specrt.train.trainer import FitResult, fit
 from specrt.train.training_options import TrainDraftOptions
 from specrt.train.turn_file import Turn, load_turns
-from specrt.train.turns import model_digest, regenerate
+from specrt.train.turns import model_digest, regenerate, turn_recipe
 
 
 def run(options: TrainDraftOptions) -> int:
@@ -63,7 +67,7 @@ def run(options: TrainDraftOptions) -> int:
         raise ConfigError(
             "--traces: no turn is left to learn from; see --max-prompt-tokens and --holdout"
         )
-    result = _fit(options, target, turns, work_dir, layers, start)
+    result = _fit(options, target, traces, turns, work_dir, layers, start)
     _write(options, target, traces, turns, result, out)
     print(summary(result))
     print(f"wrote {out}; serve it with --speculative-draft-model-path {shlex.quote(str(out))}")
@@ -108,6 +112,7 @@ def _capture_layers(target: ModelFolder, start: HeadCheckpoint | None) -> tuple[
 def _fit(
     options: TrainDraftOptions,
     target: ModelFolder,
+    traces: Sequence[TrainingTrace],
     turns: Sequence[Turn],
     work_dir: Path,
     layers: tuple[int, ...],
@@ -144,7 +149,26 @@ def _fit(
         start=start,
         data_digest=digest,
         source_of=lambda turn_id: source_of.get(turn_id, ""),
+        masks=None if options.training.unmasked else _masks(traces, turns, tokenizer, vocabulary),
     )
+
+
+def _masks(
+    traces: Sequence[TrainingTrace],
+    turns: Sequence[Turn],
+    tokenizer: Tokenizer,
+    vocabulary: Vocabulary,
+) -> GrammarMasks:
+    """What the grammar allowed in the turns."""
+    by_id = {trace.trace_id: trace for trace in traces}
+    tool_format = find_format(tokenizer)
+    recipes: dict[str, GrammarRecipe] = {}
+    for turn in turns:
+        trace_id, _, position = turn.id.removesuffix("]").rpartition("[")
+        recipe = turn_recipe(by_id[trace_id], int(position), tool_format)
+        if recipe is not None:
+            recipes[turn.id] = recipe
+    return walk_grammars(turns, recipes, vocabulary, GrammarCompiler(vocabulary))
 
 
 def _write(

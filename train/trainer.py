@@ -26,9 +26,10 @@ from specrt.errors import ConfigError
 from specrt.model.config import TargetConfig
 from specrt.train.acceptance import Acceptance, evaluate
 from specrt.train.draft_vocab import choose_draft_vocab, fallback_ids
+from specrt.train.grammar_masks import GrammarMasks
 from specrt.train.head_module import TrainableHead, Tree
 from specrt.train.initialise import head_config, initial_head
-from specrt.train.objective import OUTSIDE, Teacher, soft_cross_entropy
+from specrt.train.objective import OUTSIDE, Teacher, masked, soft_cross_entropy
 from specrt.train.progress import Progress
 from specrt.train.segments import branch_chains, plan, trunk_chains
 from specrt.train.training_options import TrainOptions
@@ -95,6 +96,7 @@ def fit(
     start: HeadCheckpoint | None = None,
     data_digest: str = "",
     source_of: Callable[[str], str] = lambda turn_id: "",
+    masks: GrammarMasks | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> FitResult:
     """Train a head, or go on with one whose state is in `work_dir/training`.
@@ -111,6 +113,7 @@ def fit(
         start: a head to continue instead of a new one; its draft vocabulary stays.
         data_digest: tells these packs from others, so that a state of other data is refused.
         source_of: where the turn with an id comes from, for the report; "" = not known.
+        masks: what the grammar allowed in the packs; None = everything, everywhere.
         should_stop: asked after every step; True saves the state and ends this call.
 
     Raises:
@@ -119,7 +122,7 @@ def fit(
     """
     if not packs:
         raise ConfigError("training: expected at least one pack to learn from, got none")
-    run = _Run(work_dir, packs, held_out, target, target_weights, options)
+    run = _Run(work_dir, packs, held_out, target, target_weights, options, masks)
     run.open(token_bytes, capture_layers, start, data_digest)
     is_finished = run.train(should_stop)
     return run.result(is_finished, source_of)
@@ -134,7 +137,9 @@ class _Run:
         target: TargetConfig,
         target_weights: Mapping[str, Tensor],
         options: TrainOptions,
+        masks: GrammarMasks | None,
     ) -> None:
+        self._masks = masks
         self._folder = work_dir / FOLDER
         self._packs, self._held_out = packs, held_out
         self._target, self._target_weights = target, target_weights
@@ -299,16 +304,27 @@ class _Run:
         best[~is_start] = self._teacher.best(hidden[unroll.rows[~is_start]])
         weights = weights * (best != OUTSIDE)
         rows, places = torch.unique(unroll.rows, return_inverse=True)
-        expected = self._teacher.distribution(hidden[rows])[places]
-        losses = soft_cross_entropy(self._head(Tree.of(pack, device), unroll), expected)
-        return (losses * weights).sum()
+        allowed = self._allowed(pack, rows)
+        logits = self._head(Tree.of(pack, device), unroll)
+        if allowed is not None:
+            logits = masked(logits, self._teacher.draft_part(allowed)[places])
+        expected = self._teacher.distribution(hidden[rows], allowed)[places]
+        return (soft_cross_entropy(logits, expected) * weights).sum()
 
     def _first_choices(self, pack: Pack) -> Tensor:
         found = torch.full_like(pack.token_ids, OUTSIDE)
         for first, length in pack.branches.tolist():
-            rows = slice(first, first + length)
-            found[rows] = self._teacher.best(pack.hidden[rows].to(self._device)).cpu()
+            rows = torch.arange(first, first + length)
+            hidden = pack.hidden[rows].to(self._device)
+            found[rows] = self._teacher.best(hidden, self._allowed(pack, rows)).cpu()
         return found
+
+    def _allowed(self, pack: Pack, rows: Tensor) -> Tensor | None:
+        """What the grammar leaves behind some rows: bool [n, V]; None = everything."""
+        if self._masks is None:
+            return None
+        found = self._masks.of(pack)[rows.cpu()]
+        return self._masks.allowed(found, self._teacher.vocab_size).to(self._device)
 
     def _end_epoch(self) -> None:
         """Judge the head and keep it if it is the best."""
@@ -346,6 +362,7 @@ class _Run:
             cross_runs=not options.serial_runs,
             max_starts=options.max_starts,
             source_of=source_of,
+            masks=self._masks,
         )
 
     def _weights(self) -> dict[str, Tensor]:

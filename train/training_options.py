@@ -66,6 +66,9 @@ class TrainOptions:
     serial_runs: bool = flag(
         False, "read forced runs token by token; drafting reads them in one pass, and so does this"
     )
+    unmasked: bool = flag(
+        False, "learn what the target would say without the grammar; drafting asks with it"
+    )
     train_lm_head: bool = flag(False, "train the lm_head too, which starts as the target's rows")
     draft_vocab_size: int = flag(8192, "tokens that the head can propose, at most")
     patience: int | None = flag(

@@ -20,6 +20,7 @@ from specrt.bench.generator import EngineGenerator, engine_config
 from specrt.config import DRAFT_SOURCES
 from specrt.errors import RequestError, SpecrtError
 from specrt.grammars.base import DEAD, GrammarRecipe
+from specrt.grammars.formats import ToolFormat
 from specrt.grammars.prompt_builder import find_format, make_prompt_builder
 from specrt.grammars.recipes import build_recipe
 from specrt.model.converted import sha256
@@ -163,6 +164,19 @@ def _made_with(traces: Sequence[TrainingTrace], options: TurnOptions) -> dict[st
     }
 
 
+def turn_recipe(
+    trace: TrainingTrace, position: int, tool_format: ToolFormat
+) -> GrammarRecipe | None:
+    """What the reply to `trace.messages[:position]` has to look like; a call where one is recorded.
+
+    Raises:
+        RequestError: a tool cannot be used.
+    """
+    must_call = position < len(trace.messages) and bool(trace.messages[position].get("tool_calls"))
+    choice = None if not trace.tools else "required" if must_call else "auto"
+    return build_recipe(trace.tools, tool_choice=choice, tool_format=tool_format.name)
+
+
 class _TurnMaker:
     """Makes blocks of turns; each is a function of its turns, the model and the options alone."""
 
@@ -224,12 +238,8 @@ class _TurnMaker:
 
     def _request(self, planned: PlannedTurn) -> EngineRequest:
         trace, position = planned.trace, planned.position
-        must_call = position < len(trace.messages) and bool(
-            trace.messages[position].get("tool_calls")
-        )
-        choice = None if not trace.tools else "required" if must_call else "auto"
         prompt = self._prompts.build(trace.messages[:position], trace.tools)
-        recipe = build_recipe(trace.tools, tool_choice=choice, tool_format=self._format.name)
+        recipe = turn_recipe(trace, position, self._format)
         if recipe is not None:
             self._engine.worker.compiler.compile(recipe)
         seed = hashlib.sha256(planned.id.encode("utf-8", "surrogatepass")).digest()[:8]
