@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import re
 from collections.abc import Iterator, Sequence
-from multiprocessing.connection import Connection
 
 from specrt.grammars.base import GrammarRecipe, Unenforced
+from specrt.grammars.compile_worker import CompileError, CompileWorker
 from specrt.grammars.schema_check import Violation, validate_instance
 from specrt.server.chat_choice import ChatChoice
 from specrt.server.protocol import ViolationEntry
@@ -18,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 # Schemas in which a client can make a check take for ever: Python's `re` backtracks without a limit
 # and without giving up the interpreter, references can multiply. They are checked in a process of
-# their own, which costs about a second.
+# their own, one after the other.
 _RISKY = re.compile(r'"(pattern|patternProperties|propertyNames|\$ref|\$dynamicRef)"')
 CHECK_S = 5.0
-_UNCHECKED = Violation("", "", f"not checked: it took longer than {CHECK_S:.0f} s", ())
+_worker = CompileWorker(queue_s=15.0, modules=["specrt.grammars.schema_check"])
 
 
 def find_violations(
@@ -43,7 +42,15 @@ def find_violations(
         pointers = [finding.pointer for finding in unenforced if finding.tool == tool]
         if not pointers:
             continue
-        for violation in _check(schema, text):
+        is_checked = True
+        try:
+            violations = _check(schema, text)
+        except CompileError as error:
+            is_checked = False
+            if error.details:
+                logger.warning("%s: a check failed: %s", request_id, error.details)
+            violations = [Violation("", "", f"not checked: it {error.reason}", ())]
+        for violation in violations:
             found.append(
                 ViolationEntry(
                     choice=choice.index,
@@ -54,9 +61,7 @@ def find_violations(
                     message=violation.message,
                 )
             )
-            if violation is _UNCHECKED:
-                continue
-            if not any(violation.is_due_to(pointer) for pointer in pointers):
+            if is_checked and not any(violation.is_due_to(pointer) for pointer in pointers):
                 logger.error(
                     "%s: BUG: the grammar of %r let through what it enforces: %s at %s: %s",
                     request_id,
@@ -69,29 +74,18 @@ def find_violations(
 
 
 def _check(schema: str, text: str) -> list[Violation]:
+    """What the JSON `text` breaks.
+
+    Raises:
+        CompileError: the check did not come to its end.
+    """
     try:
         instance = json.loads(text)
     except ValueError as error:
         return [Violation("", "", f"not JSON: {error}", ())]
     if not _RISKY.search(schema):
         return validate_instance(schema, instance)
-    spawn = multiprocessing.get_context("spawn")
-    receiver, sender = spawn.Pipe(duplex=False)
-    process = spawn.Process(target=_send_violations, args=(sender, schema, instance), daemon=True)
-    process.start()
-    sender.close()
-    try:
-        found: list[Violation] = receiver.recv() if receiver.poll(CHECK_S) else [_UNCHECKED]
-    except EOFError:
-        found = [_UNCHECKED]
-    process.kill()
-    process.join()
-    receiver.close()
-    return found
-
-
-def _send_violations(sender: Connection, schema: str, instance: object) -> None:
-    sender.send(validate_instance(schema, instance))
+    return _worker.run(validate_instance, schema, instance, deadline_s=CHECK_S)
 
 
 def _values(choice: ChatChoice, recipe: GrammarRecipe) -> Iterator[tuple[str, str, str]]:
