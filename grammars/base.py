@@ -38,17 +38,19 @@ class GrammarRecipe:
     """What an output must look like; equal recipes compile once.
 
     Attributes:
-        kind: "tools" (text and/or calls in `tool_format`) or "json" (one value of `schema`).
+        kind: "tools" (text and/or calls in `tool_format`), "json" (one value of `schema`), "regex"
+            (what the regex `schema` matches as a whole) or "lark" (llguidance's Lark `schema`).
         tool_format: name of a file in grammars/formats.
         tools: the tools that may be called (for a named tool_choice only that one).
         require_call: False = auto (text, or text then calls, or calls); True = calls only.
         parallel: may more than one call follow?
-        schema: JSON text of the response schema ("json" only).
+        schema: JSON text of the response schema; for "regex" (Rust syntax) and "lark" their text.
         strict: for `schema`, as ToolSpec.strict.
         canonical: narrow forced text to its canonical tokens.
+        reasoning_end: any text up to and including this comes first; "" = no reasoning.
     """
 
-    kind: Literal["tools", "json"]
+    kind: Literal["tools", "json", "regex", "lark"]
     tool_format: str = DEFAULT_TOOL_FORMAT
     tools: tuple[ToolSpec, ...] = ()
     require_call: bool = False
@@ -56,6 +58,7 @@ class GrammarRecipe:
     schema: str = ""
     strict: bool = False
     canonical: bool = True
+    reasoning_end: str = ""
 
 
 class Unenforced(NamedTuple):
@@ -75,8 +78,8 @@ class Unenforced(NamedTuple):
 class GrammarState(Protocol):
     """One request's view of a grammar. Not thread safe.
 
-    Nodes live until a `commit` of a node that is not their ancestor. Within one request equal paths
-    from the root give equal masks and forced runs, whatever was asked in between.
+    Nodes live until the next `commit`; of those, the committed one lives on. Within one request
+    equal paths from the root give equal masks and forced runs, whatever was asked in between.
     """
 
     root: int

@@ -1,66 +1,99 @@
 """Recipes to grammars: what the worker asks when it opens a request.
 
-It decides what strictness means; what can be enforced is schema_audit.py's finding, and how an
-output is spelled is lark_text.py's.
+It keeps what it compiled, in memory and on disk, and sends what may take long to a process that can
+be killed. prepare.py decides how a schema is run, regions.py runs it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import threading
-from collections import OrderedDict
-from concurrent.futures import Future
-from functools import lru_cache
+import re
+from functools import partial
 from typing import NamedTuple
 
+import numpy as np
+
+from specrt import __version__
 from specrt.errors import SchemaError
-from specrt.grammars.base import Grammar, GrammarRecipe, ToolSpec, Unenforced
+from specrt.grammars.base import GrammarRecipe, ToolSpec, Unenforced
+from specrt.grammars.byte_cache import ByteCache, CacheCounters
+from specrt.grammars.compile_worker import CompileError, CompileWorker
 from specrt.grammars.formats import ToolFormat, load_format
-from specrt.grammars.lark_text import json_block, json_lark, tools_lark
-from specrt.grammars.llguidance_engine import LLGuidanceGrammar, RefusedError, build_matcher
-from specrt.grammars.schema_audit import audit_schema
-from specrt.grammars.schema_check import check_schema
-from specrt.grammars.schema_rewrite import Finding
+from specrt.grammars.lark_schema import HEADER
+from specrt.grammars.matcher_arena import MatcherPrototype, RefusedError
+from specrt.grammars.prepare import Backend, PreparedSchema, loosest_schema, prepare_schema
+from specrt.grammars.regions import TurnGrammar, Value
+from specrt.grammars.regular.automaton import Automaton, build
+from specrt.grammars.schema.normal import Finding
+from specrt.grammars.schema.unsupported import UnsupportedError
+from specrt.grammars.table_store import Arrays, TableStore
+from specrt.grammars.turn_automaton import TurnAutomaton, calls_turn, value_turn
 from specrt.grammars.vocabulary import Vocabulary
 
-_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
-_PLAIN = {"type", "properties", "title", "description", "$schema", "$id"}
+# Part of the key on disk: to be raised when the same schema comes out otherwise.
+_VERSION = 1
+# Compiled here rather than in the worker: a millisecond or two, whatever is in it.
+_SMALL = 4_096
+_RISKY = ("pattern", "$ref", "anyOf", "allOf", "oneOf", "not", "if", "multipleOf")
+_LARGE_COUNT = re.compile(r'"(?:min|max)[A-Z][a-zA-Z]*": *[0-9]{3}')
 
-# A compiled grammar without its lexer states, and what each byte of its text adds.
-_BASE_BYTES = 200_000
+_MATCHER_BYTES = 200_000  # a matcher without its lexer states, and what its text adds
 _BYTES_PER_CHARACTER = 40
 
 
-class _Part(NamedTuple):
-    """One schema, ready to stand in a grammar."""
+class GrammarCounters(NamedTuple):
+    """What the caches of a compiler did."""
 
-    block: str
+    grammars: CacheCounters
+    schemas: CacheCounters
+
+
+class _Part(NamedTuple):
+    """One schema with the engine that runs it."""
+
+    value: Value
     findings: tuple[Finding, ...]
+    num_bytes: int
 
 
 class GrammarCompiler:
     """Compiles recipes and keeps what it compiled. Thread safe.
 
-    llguidance releases the GIL while it compiles: call this off the event loop.
+    Compiling takes milliseconds, seconds in the worst case: call it off the event loop.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, *, max_entries: int = 256, max_bytes: int = 256 << 20
+        self,
+        vocabulary: Vocabulary,
+        *,
+        backend: Backend = "auto",
+        open_arguments: bool = False,
+        max_bytes: int = 256 << 20,
+        store: TableStore | None = None,
+        worker: CompileWorker | None = None,
     ) -> None:
         """Args:
         vocabulary: the model's tokens.
-        max_entries: compiled grammars to keep; the least recently used goes first.
-        max_bytes: bound on their size in bytes, as estimated from their text.
+        backend: which engine may run a schema.
+        open_arguments: calls may pass arguments that the schema neither lists nor forbids.
+        max_bytes: bound on what is kept of grammars, and again on what is kept of schemas.
+        store: where schemas made ready are kept between runs; None = nowhere.
+        worker: where schemas that may take long are made ready; None = one of its own.
         """
         self._vocabulary = vocabulary
-        self._max_entries = max_entries
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[GrammarRecipe, Future[Grammar]] = OrderedDict()
-        self._sizes: dict[GrammarRecipe, int] = {}
-        self._part = lru_cache(maxsize=4 * max_entries)(self._make_part)
+        self._backend: Backend = backend
+        self._open_arguments = open_arguments
+        self._store = store
+        self._worker = worker or CompileWorker(modules=["specrt.grammars.prepare"])
+        self._grammars: ByteCache[GrammarRecipe, TurnGrammar] = ByteCache(
+            max_bytes, lambda grammar: 10_000 + grammar.num_bytes
+        )
+        self._parts: ByteCache[tuple[str, bool, bool, tuple[str, str]], _Part] = ByteCache(
+            max_bytes, lambda part: part.num_bytes
+        )
 
-    def compile(self, recipe: GrammarRecipe) -> Grammar:
+    def compile(self, recipe: GrammarRecipe) -> TurnGrammar:
         """The grammar of a recipe; equal recipes share one, also when they arrive together.
 
         Args:
@@ -71,71 +104,97 @@ class GrammarCompiler:
                 message names the function, the JSON pointer and the keyword.
             ConfigError: there is no such tool-call format.
         """
-        with self._lock:
-            future = self._entries.get(recipe)
-            is_ours = future is None
-            if future is None:
-                future = self._entries[recipe] = Future()
-            self._entries.move_to_end(recipe)
-        if is_ours:
-            try:
-                grammar, size = self._build(recipe)
-            except BaseException as error:
-                with self._lock:
-                    self._entries.pop(recipe, None)
-                future.set_exception(error)
-                raise
-            future.set_result(grammar)
-            self._keep(recipe, size)
-        return future.result()
+        return self._grammars.get_or_make(recipe, partial(self._build, recipe))
 
-    def _keep(self, recipe: GrammarRecipe, size: int) -> None:
-        with self._lock:
-            self._sizes[recipe] = size
-            total = sum(self._sizes.values())
-            for old in list(self._entries):  # the least recently used first
-                if total <= self._max_bytes and len(self._sizes) <= self._max_entries:
-                    break
-                if old != recipe and old in self._sizes:  # one still compiling has no size
-                    total -= self._sizes.pop(old)
-                    del self._entries[old]
+    def counters(self) -> GrammarCounters:
+        """For metrics."""
+        return GrammarCounters(self._grammars.counters(), self._parts.counters())
 
-    def _build(self, recipe: GrammarRecipe) -> tuple[Grammar, int]:
+    def close(self) -> None:
+        """End the worker."""
+        self._worker.close()
+
+    def _build(self, recipe: GrammarRecipe) -> TurnGrammar:
         tool_format = load_format(recipe.tool_format)
         unenforced: list[Unenforced] = []
-        if recipe.kind == "json":
-            param = "response_format"
-            part = self._part(recipe.schema, False, tool_format)
-            unenforced += _settle(part, recipe.strict, "", param)
-            lark = json_lark(part.block)
+        values: list[Value] = []
+        turn: TurnAutomaton
+        if recipe.kind != "tools":
+            turn = value_turn(reasoning_end=recipe.reasoning_end)
+            if recipe.kind == "json":
+                part = self._json_part(recipe, tool_format)
+                values.append(part.value)
+                unenforced += (Unenforced("", f.pointer, f.keyword) for f in part.findings)
+            else:
+                values.append(self._text_value(recipe))
         else:
-            param = "tools"
-            tools = []
             for tool in recipe.tools:
                 part = self._tool_part(tool, tool_format)
-                unenforced += _settle(part, tool.strict, tool.name, param)
-                tools.append((tool.name, part.block))
-            lark = tools_lark(
-                tool_format, tools, require_call=recipe.require_call, parallel=recipe.parallel
+                values.append(part.value)
+                unenforced += (Unenforced(tool.name, f.pointer, f.keyword) for f in part.findings)
+            turn = calls_turn(
+                tool_format,
+                [tool.name for tool in recipe.tools],
+                require_call=recipe.require_call,
+                parallel=recipe.parallel,
+                specials=self._specials(tool_format),
+                reasoning_end=recipe.reasoning_end,
             )
+        return TurnGrammar(
+            self._vocabulary,
+            turn,
+            values,
+            unenforced=tuple(unenforced),
+            canonical=recipe.canonical,
+        )
+
+    def _specials(self, tool_format: ToolFormat) -> list[str]:
+        """Special tokens of the model that the format's markers name."""
+        markers = (
+            tool_format.call_begin,
+            tool_format.call_end,
+            tool_format.call_separator,
+            tool_format.text_separator,
+        )
+        return [
+            text
+            for text in self._vocabulary.special_texts
+            if any(text in marker for marker in markers)
+        ]
+
+    def _json_part(self, recipe: GrammarRecipe, tool_format: ToolFormat) -> _Part:
         try:
-            grammar = LLGuidanceGrammar(
-                self._vocabulary,
-                lark,
-                unenforced=tuple(unenforced),
-                canonical=recipe.canonical,
-            )
+            return self._part(recipe.schema, False, recipe.strict, tool_format)
+        except SchemaError as error:
+            error.param = error.param or "response_format"
+            raise
+
+    def _text_value(self, recipe: GrammarRecipe) -> Value:
+        """What a regex or a Lark grammar describes."""
+        try:
+            if recipe.kind == "lark":
+                if "%llguidance" in recipe.schema:
+                    raise RefusedError("expected no %llguidance line: its options are set here")
+                return MatcherPrototype(self._vocabulary, HEADER + recipe.schema)
+            if self._backend == "llguidance":
+                return MatcherPrototype(self._vocabulary, _regex_lark(recipe.schema))
+            return self._worker.run(build, recipe.schema)
+        except (UnsupportedError, CompileError) as error:
+            if self._backend == "outlines":
+                raise self._refused(recipe, str(error)) from error
         except RefusedError as error:
-            raise SchemaError(
-                f"the schemas together are more than the grammar engine takes ({error}): "
-                "send fewer or smaller ones",
-                param=param,
-            ) from error
-        return grammar, _BASE_BYTES + _BYTES_PER_CHARACTER * len(lark)
+            raise self._refused(recipe, str(error)) from error
+        try:
+            return MatcherPrototype(self._vocabulary, _regex_lark(recipe.schema))
+        except RefusedError as error:
+            raise self._refused(recipe, str(error)) from error
+
+    def _refused(self, recipe: GrammarRecipe, reason: str) -> SchemaError:
+        return SchemaError(f"the {recipe.kind} cannot be used: {reason}", param=recipe.kind)
 
     def _tool_part(self, tool: ToolSpec, tool_format: ToolFormat) -> _Part:
         try:
-            return self._part(tool.parameters, True, tool_format)
+            return self._part(tool.parameters, True, tool.strict, tool_format)
         except SchemaError as error:
             raise SchemaError(
                 f"function {tool.name!r}: {error.message}",
@@ -144,63 +203,96 @@ class GrammarCompiler:
                 keyword=error.keyword,
             ) from error
 
-    def _make_part(self, text: str, is_arguments: bool, tool_format: ToolFormat) -> _Part:
-        param = "tools" if is_arguments else "response_format"
-        try:
-            schema = json.loads(text) if text.strip() else None
-        except (ValueError, RecursionError) as error:
-            raise SchemaError(f"expected a schema as JSON text: {error}", param=param) from error
-        if is_arguments:
-            schema = _arguments_schema({} if schema is None else schema)
-        check_schema(schema, param)
+    def _part(self, text: str, is_arguments: bool, strict: bool, tool_format: ToolFormat) -> _Part:
         separators = (tool_format.item_separator, tool_format.key_separator)
+        key = (text, is_arguments, strict, separators)
+        return self._parts.get_or_make(key, partial(self._make_part, *key))
 
-        def probe(candidate: dict[str, object]) -> str:
-            try:
-                build_matcher(self._vocabulary, json_lark(json_block(candidate, *separators)))
-            except RefusedError as error:
-                return str(error)
-            return ""
+    def _make_part(
+        self, text: str, is_arguments: bool, strict: bool, separators: tuple[str, str]
+    ) -> _Part:
+        def loosest(reason: str) -> PreparedSchema:
+            if strict or self._backend == "outlines":
+                raise SchemaError(
+                    f"the schema is more than the grammar engine takes ({reason}): send a smaller"
+                    " one"
+                )
+            return loosest_schema(is_arguments, separators, Finding("", "", reason))
 
         try:
-            audit = audit_schema(schema, probe)
-        except SchemaError as error:
-            error.param = param
-            raise
-        return _Part(json_block(audit.schema, *separators), audit.findings)
+            prepared = self._prepare(text, is_arguments, strict, separators)
+        except CompileError as error:
+            prepared = loosest(f"it {error.reason}")
+        if prepared.automaton is not None:
+            return _Part(prepared.automaton, prepared.findings, prepared.num_bytes)
+        try:
+            prototype = MatcherPrototype(self._vocabulary, prepared.lark)
+        except RefusedError as error:
+            prepared = loosest(str(error))
+            prototype = MatcherPrototype(self._vocabulary, prepared.lark)
+        size = _MATCHER_BYTES + _BYTES_PER_CHARACTER * len(prepared.lark)
+        return _Part(prototype, prepared.findings, size)
+
+    def _prepare(
+        self, text: str, is_arguments: bool, strict: bool, separators: tuple[str, str]
+    ) -> PreparedSchema:
+        """In this process, from the disk, or in the worker."""
+        arguments = (text, is_arguments, strict, separators, self._backend, self._open_arguments)
+        if _is_small(text):
+            return prepare_schema(*arguments)
+        key = hashlib.sha256(repr((_VERSION, __version__, arguments)).encode()).hexdigest()
+        found = None if self._store is None else self._store.load(key, _is_sound)
+        if found is not None:
+            return _unpack(found)
+        prepared = self._worker.run(prepare_schema, *arguments)
+        if self._store is not None:
+            self._store.save(key, _pack(prepared))
+        return prepared
 
 
-def _arguments_schema(schema: object) -> object:
-    """A tool's parameters as the schema of an object; what is no schema is left for the check."""
-    if schema is True or schema == {}:
-        return _NO_ARGUMENTS
-    if not isinstance(schema, dict):
-        return schema
-    kinds = schema.get("type", "object")
-    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
-        raise SchemaError(
-            f"expected parameters of type object, got {kinds!r}",
-            param="tools",
-            pointer="/type",
-            keyword="type",
-        )
-    if schema.get("properties") == {} and not schema.keys() - _PLAIN:
-        # How a function that takes nothing is commonly written.
-        return {**schema, **_NO_ARGUMENTS}
-    return {"type": "object", **schema, **({"type": "object"} if kinds != "object" else {})}
+def _regex_lark(regex: str) -> str:
+    """A grammar for what a regex matches from end to end."""
+    return f"{HEADER}start: VALUE\nVALUE: /{regex.replace('/', chr(92) + '/')}/\n"
 
 
-def _settle(part: _Part, strict: bool, tool: str, param: str) -> list[Unenforced]:
-    """What is not enforced, unless the schema is strict: then it is an error."""
-    if strict and part.findings:
-        finding = part.findings[0]
-        raise SchemaError(
-            (f"function {tool!r}: " if tool else "")
-            + f"a strict schema must be enforced exactly; {finding.keyword or 'the schema'!r} at "
-            f"{finding.pointer or 'its top'} cannot be ({finding.reason}): "
-            "remove it or set strict to false",
-            param=param,
-            pointer=finding.pointer,
-            keyword=finding.keyword,
-        )
-    return [Unenforced(tool, finding.pointer, finding.keyword) for finding in part.findings]
+def _is_small(text: str) -> bool:
+    """Can nothing in a schema take long?"""
+    return (
+        len(text) <= _SMALL
+        and not any(f'"{keyword}' in text for keyword in _RISKY)
+        and not _LARGE_COUNT.search(text)
+    )
+
+
+def _pack(prepared: PreparedSchema) -> Arrays:
+    automaton = prepared.automaton
+    words = json.dumps([prepared.lark, [list(finding) for finding in prepared.findings]])
+    arrays: Arrays = {"words": np.frombuffer(words.encode(), dtype=np.uint8)}
+    if automaton is not None:
+        arrays |= {"table": automaton.table, "final": automaton.final}
+        arrays["start"] = np.array([automaton.start], dtype=np.int32)
+    return arrays
+
+
+def _unpack(arrays: Arrays) -> PreparedSchema:
+    lark, findings = json.loads(arrays["words"].tobytes())
+    automaton = None
+    if "table" in arrays:
+        automaton = Automaton(arrays["table"], int(arrays["start"][0]), arrays["final"])
+    return PreparedSchema(automaton, lark, tuple(Finding(*finding) for finding in findings))
+
+
+def _is_sound(arrays: Arrays) -> bool:
+    """Could `_pack` have made these?"""
+    if "table" not in arrays:
+        return "words" in arrays
+    table, final, start = arrays["table"], arrays["final"], arrays["start"]
+    return (
+        table.ndim == 2
+        and table.dtype == np.int32
+        and final.shape == (len(table),)
+        and final.dtype == np.bool_
+        and start.shape == (1,)
+        and bool(((table >= 0) & (table < len(table))).all())
+        and 0 <= int(start[0]) < len(table)
+    )

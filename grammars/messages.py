@@ -1,4 +1,4 @@
-"""The messages of a chat request, read from the OpenAI shape.
+"""The messages of a chat request, read from the OpenAI shape, older one included.
 
 Call ids, cache hints, legacy fields that are null and anything else that the model does not see is
 dropped here, so nothing behind this file can depend on it.
@@ -22,6 +22,7 @@ _ROLES: dict[str, Role] = {
     "user": "user",
     "assistant": "assistant",
     "tool": "tool",
+    "function": "tool",
 }
 
 
@@ -91,12 +92,16 @@ def _read_message(message: object, path: str, tool_format: ToolFormat) -> Messag
     if not isinstance(role, str) or role not in _ROLES:
         raise _error(f"{path}.role", f"one of {', '.join(_ROLES)}", role)
     calls: tuple[Call, ...] = ()
-    if role == "assistant":
-        if message.get("function_call") is not None:
-            raise _error(f"{path}.function_call", "null (use tool_calls)", message["function_call"])
-        calls = _read_calls(message.get("tool_calls"), f"{path}.tool_calls", tool_format)
     content = message.get("content")
-    if content is None and not calls:
+    if role == "assistant":
+        calls = _read_calls(message.get("tool_calls"), f"{path}.tool_calls", tool_format)
+        older = message.get("function_call")
+        if older is not None and calls:
+            raise _error(f"{path}.function_call", "null beside tool_calls", older)
+        if older is not None:
+            calls = (_read_function(older, f"{path}.function_call", tool_format),)
+        content = _with_refusal(content, message.get("refusal"), path)
+    if content is None and not (role == "assistant" and (calls or "content" in message)):
         what = "text or tool_calls" if role == "assistant" else "text or a list of text parts"
         raise _error(f"{path}.content", what, content)
     name = message.get("name")
@@ -104,13 +109,24 @@ def _read_message(message: object, path: str, tool_format: ToolFormat) -> Messag
         raise _error(f"{path}.name", "text", name)
     return Message(
         role=_ROLES[role],
-        content=_read_content(content, f"{path}.content"),
+        content=_read_content(content, f"{path}.content", may_refuse=role == "assistant"),
         calls=calls,
         name=None if name is None else repair_surrogates(name),
     )
 
 
-def _read_content(content: object, path: str) -> str:
+def _with_refusal(content: object, refusal: object, path: str) -> object:
+    """A refusal is text that the assistant said instead of a content."""
+    if refusal is None or refusal == "":
+        return content
+    if not isinstance(refusal, str):
+        raise _error(f"{path}.refusal", "text", refusal)
+    if content:
+        raise _error(f"{path}.refusal", "null beside a content", refusal)
+    return refusal
+
+
+def _read_content(content: object, path: str, *, may_refuse: bool) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
@@ -120,11 +136,11 @@ def _read_content(content: object, path: str) -> str:
     texts = []
     for index, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else part
-        if not isinstance(part, dict) or kind != "text":
+        if not isinstance(part, dict) or (kind != "text" and not (may_refuse and kind == "refusal")):
             raise _error(f"{path}[{index}].type", "'text' (this model reads only text)", kind)
-        if not isinstance(part.get("text"), str):
-            raise _error(f"{path}[{index}].text", "text", part.get("text"))
-        texts.append(part["text"])
+        if not isinstance(part.get(kind), str):
+            raise _error(f"{path}[{index}].{kind}", "text", part.get(kind))
+        texts.append(part[kind])
     return repair_surrogates("".join(texts))
 
 
@@ -139,13 +155,19 @@ def _read_calls(calls: object, path: str, tool_format: ToolFormat) -> tuple[Call
 
 
 def _read_call(call: object, path: str, tool_format: ToolFormat) -> Call:
+    if isinstance(call, dict) and call.get("type", "function") != "function":
+        raise _error(f"{path}.type", "'function' (no other type is supported)", call["type"])
     function = call.get("function") if isinstance(call, dict) else None
+    return _read_function(function, f"{path}.function", tool_format)
+
+
+def _read_function(function: object, path: str, tool_format: ToolFormat) -> Call:
     if not isinstance(function, dict):
-        raise _error(f"{path}.function", "an object with name and arguments", function)
+        raise _error(path, "an object with name and arguments", function)
     name = function.get("name")
     if not isinstance(name, str) or not name:
-        raise _error(f"{path}.function.name", "the name of a function", name)
-    path += ".function.arguments"
+        raise _error(f"{path}.name", "the name of a function", name)
+    path += ".arguments"
     arguments = function.get("arguments")
     if isinstance(arguments, dict):
         check_depth(arguments, path)

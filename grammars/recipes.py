@@ -1,13 +1,14 @@
-"""From the tools, tool_choice and response_format of a request to one grammar recipe."""
+"""From what a request says of its output to one grammar recipe."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
 
 from specrt.errors import RequestError, SchemaError, ToolChoiceError
 from specrt.grammars.base import DEFAULT_TOOL_FORMAT, GrammarRecipe, ToolSpec
+from specrt.grammars.guided import GuidedOutput, read_guided
 from specrt.grammars.tools import Tool, check_depth, read_tools, shown
 
 StrictLevel = Literal["auto", "exact", "lenient"]
@@ -19,6 +20,7 @@ def build_recipe(
     tool_choice: object = None,
     parallel_tool_calls: object = None,
     response_format: object = None,
+    guided: Mapping[str, object] | None = None,
     tool_format: str = DEFAULT_TOOL_FORMAT,
     strict_level: StrictLevel = "auto",
     canonical: bool = True,
@@ -27,11 +29,13 @@ def build_recipe(
 
     Args:
         tools: the JSON value of the request's field, as all that follow.
-        tool_choice: "auto" (with tools the default), "none", "required" or a named function. A
-            named function is called exactly once.
+        tool_choice: "auto" (with tools the default), "none", "required", a named function or
+            allowed_tools. A named function is called exactly once.
         parallel_tool_calls: true (the default) allows several calls in one turn.
-        response_format: text, json_object or json_schema. It cannot be combined with tools that
-            may be called; tool_choice "none" makes it possible.
+        response_format: text, json_object or json_schema, for the text of the output: it changes
+            nothing where calls are required, and cannot be combined with tools that may be called.
+        guided: the fields of `guided.GUIDED_FIELDS`; they cannot be combined with tools that may be
+            called, nor with a response_format.
         tool_format: name of a file in grammars/formats.
         strict_level: auto = as each schema says, exact = all strictly, lenient = none.
         canonical: narrow forced text to its canonical tokens.
@@ -47,25 +51,12 @@ def build_recipe(
     read = read_tools(tools)
     chosen, mode = _read_choice(tool_choice, read)
     parallel = _read_bool(parallel_tool_calls, "parallel_tool_calls")
-    response = _read_response_format(response_format)
-    if mode == "none":
-        if response is None:
-            return None
-        schema, strict = response
-        return GrammarRecipe(
-            kind="json",
-            tool_format=tool_format,
-            schema=schema,
-            strict=_strict(strict, strict_level),
-            canonical=canonical,
-        )
-    if response is not None:
-        raise RequestError(
-            "response_format: expected type 'text' or no response_format beside tools that may be"
-            f" called (tool_choice {shown(tool_choice or 'auto')}), got {shown(response_format)};"
-            " send tool_choice 'none' to get JSON, or leave response_format out to get calls",
-            param="response_format",
-        )
+    response = _read_response_format(response_format) or _text_only
+    output = read_guided(guided or {})
+    if output is not None and response_format is not None and response is not None:
+        raise _together(output.path, "a response_format")
+    if output is not None and mode != "none":
+        raise _together(output.path, "tools that may be called")
     return GrammarRecipe(
         kind="tools",
         tool_format=tool_format,

@@ -23,6 +23,8 @@ _PLAIN = r"[^\x00-\x1F\x7F\x22\x5C]"
 _TEXT = r"[^\x00-\x1F\x7F\x22\x5C<\[{]"
 _SLICES = [f"{_TEXT}+", f"{_PLAIN}{{1,10}}", f"{_PLAIN}{{1,30}}", f"{_PLAIN}+"]
 
+BIT = (np.uint32(1) << np.arange(32, dtype=np.uint32)).view(np.int32)  # 1 << i as int32
+
 # Both caches hold short strings only: canonical.py asks about windows of forced text.
 _CACHE_ENTRIES = 16_384
 
@@ -39,6 +41,11 @@ class Vocabulary:
         special_ids: ids that no grammar may emit as text (eos ids and padding included).
         token_bytes: vocab_size entries; b"" for special ids.
         ll_tokenizer: the same vocabulary as llguidance wants it.
+        special_texts: special tokens that a format may name, as text -> id.
+        max_token_bytes: bytes of the longest token.
+        eos_mask: int32 [num_words] with the end-of-sequence ids set; not to be modified.
+        closing_ids: tokens that hold a closing bracket, ascending.
+        max_closings: closing brackets in one token at most.
     """
 
     def __init__(self, tokenizer_json: str, vocab_size: int, eos_token_ids: Sequence[int]) -> None:
@@ -99,6 +106,19 @@ class Vocabulary:
         )
         self._sorted_bytes = [text for text, _ in by_bytes]
         self._sorted_ids = np.array([token_id for _, token_id in by_bytes], dtype=np.int32)
+        self.special_texts = {
+            str(token): token_id
+            for token_id, token in self._tokenizer.get_added_tokens_decoder().items()
+            if token_id in self.special_ids and token_id not in self.eos_token_ids
+        }
+        self.max_token_bytes = max(map(len, self._sorted_bytes), default=1)
+        self.eos_mask = np.zeros(self.num_words, dtype=np.int32)
+        for token_id in self.eos_token_ids:
+            self.eos_mask[token_id >> 5] |= BIT[token_id & 31]
+        closings = [(i, t.count(b"}") + t.count(b"]")) for i, t in enumerate(self.token_bytes)]
+        self.closing_ids = tuple(token_id for token_id, count in closings if count)
+        self.max_closings = max((count for _, count in closings), default=0)
+        self.pieces = lru_cache(maxsize=_CACHE_ENTRIES)(self._pieces)
         self.encode = lru_cache(maxsize=_CACHE_ENTRIES)(self._encode)
         self.extensions = lru_cache(maxsize=_CACHE_ENTRIES)(self._extensions)
 
@@ -111,6 +131,20 @@ class Vocabulary:
         ids: list[int] = self._tokenizer.encode(data.decode(), add_special_tokens=False).ids
         if b"".join(self.token_bytes[token_id] for token_id in ids) != data:
             return ()  # a normalizer or a prefix space changed the text
+        return tuple(ids)
+
+    def _pieces(self, data: bytes) -> tuple[int, ...] | None:
+        """Tokens that spell `data`, which need not be whole characters; None when none do."""
+        ids = []
+        while data:
+            for length in range(min(len(data), self.max_token_bytes), 0, -1):
+                index = bisect_left(self._sorted_bytes, data[:length])
+                if self._sorted_bytes[index : index + 1] == [data[:length]]:
+                    break
+            else:
+                return None
+            ids.append(int(self._sorted_ids[index]))
+            data = data[length:]
         return tuple(ids)
 
     def _extensions(self, prefix: bytes) -> npt.NDArray[np.int32]:

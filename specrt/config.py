@@ -208,6 +208,11 @@ class GrammarConfig:
         "what runs a schema: auto: an automaton (outlines-core) where it is regular and small, else"
         " llguidance; outlines: automata, other schemas are refused; llguidance: always that",
     )
+    open_arguments: bool = flag(
+        False,
+        "let calls pass arguments that a schema neither lists nor forbids (JSON Schema's default);"
+        " without it, a schema has to say additionalProperties: true",
+    )
     no_canonical: bool = flag(
         False, "do not narrow forced text to its canonical tokens (keeps every tokenisation)"
     )

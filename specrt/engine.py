@@ -28,6 +28,7 @@ from specrt.draft_heads.runner import NUM_SCRATCH_SLOTS, HeadRunner, extra_plane
 from specrt.draft_heads.shipped import shipped_head
 from specrt.errors import ConfigError
 from specrt.grammars.compiler import GrammarCompiler
+from specrt.grammars.table_store import TableStore, default_folder
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.config import TargetConfig
 from specrt.model.loader import LoadedModel, load_target
@@ -124,7 +125,12 @@ class LLMEngine:
             loaded.model,
             store,
             TorchAttention(store, target.num_heads),
-            GrammarCompiler(vocabulary),
+            GrammarCompiler(
+                vocabulary,
+                backend=config.grammar.grammar_backend,
+                open_arguments=config.grammar.open_arguments,
+                store=TableStore(default_folder()),
+            ),
             None,
             self.tokenizer.eos_token_ids,
             runner,
@@ -309,6 +315,7 @@ class LLMEngine:
         """Cumulative counters and gauges as plain JSON."""
         counters = {name: getattr(self.counters, name) for name in EngineCounters.__slots__}
         slots = self.cache.stats()
+        caches = self.worker.compiler.counters()._asdict()
         return counters | {
             "num_running": len(self.scheduler.running),
             "num_waiting": len(self.scheduler.waiting),
@@ -320,6 +327,12 @@ class LLMEngine:
             "retractions_total": self.scheduler.num_retractions,
             "drafted_total": dict(self._drafted),
             "accepted_total": dict(self._accepted),
+            **{
+                f"grammar_cache_{name}": {
+                    cache: getattr(found, name) for cache, found in caches.items()
+                }
+                for name in ("hits", "misses", "evictions", "entries", "bytes")
+            },
             "last_gen_throughput": self._last_throughput,
             "kv_bytes": self._kv_bytes,
             "weight_bytes": self._weight_bytes,

@@ -46,6 +46,16 @@ _BY_SOURCE = {
     "drafted_total": ("specrt_drafted_tokens", "Draft tokens verified, by source."),
     "accepted_total": ("specrt_accepted_tokens", "Draft tokens accepted, by source."),
 }
+# The engine's own caches: whole grammars, and schemas made ready.
+_CACHE_COUNTERS = {
+    "grammar_cache_hits": ("specrt_grammar_cache_hits", "Found in a cache of grammars."),
+    "grammar_cache_misses": ("specrt_grammar_cache_misses", "Compiled."),
+    "grammar_cache_evictions": ("specrt_grammar_cache_evictions", "Gone to make room."),
+}
+_CACHE_GAUGES = {
+    "grammar_cache_entries": ("specrt_grammar_cache_entries", "Held in a cache of grammars."),
+    "grammar_cache_bytes": ("specrt_grammar_cache_bytes", "Their size, without masks."),
+}
 
 
 def number(stats: Stats, name: str) -> float:
@@ -95,12 +105,21 @@ class _EngineCollector(Collector):
             if key in stats:
                 yield CounterMetricFamily(name, text, number(stats, key))
         for key, (name, text) in _BY_SOURCE.items():
-            by_source = stats.get(key)
-            family = CounterMetricFamily(name, text, labels=["source"])
-            if isinstance(by_source, Mapping):
-                for source, count in by_source.items():
-                    family.add_metric([str(source)], float(count))
-            yield family
+            yield _filled(CounterMetricFamily(name, text, labels=["source"]), stats.get(key))
+        for key, (name, text) in _CACHE_COUNTERS.items():
+            yield _filled(CounterMetricFamily(name, text, labels=["cache"]), stats.get(key))
+        for key, (name, text) in _CACHE_GAUGES.items():
+            yield _filled(GaugeMetricFamily(name, text, labels=["cache"]), stats.get(key))
+
+
+def _filled(
+    family: CounterMetricFamily | GaugeMetricFamily, values: object
+) -> CounterMetricFamily | GaugeMetricFamily:
+    """A family with one sample per label."""
+    if isinstance(values, Mapping):
+        for label, value in values.items():
+            family.add_metric([str(label)], float(value))
+    return family
 
 
 class ServerMetrics:

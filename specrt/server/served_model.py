@@ -13,6 +13,7 @@ from specrt.grammars.base import GrammarRecipe, Unenforced
 from specrt.grammars.compiler import GrammarCompiler
 from specrt.grammars.formats import ToolFormat
 from specrt.grammars.prompt_builder import PromptBuilder, find_format, make_prompt_builder
+from specrt.grammars.table_store import TableStore, default_folder
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.loader import resolve_model_folder
 from specrt.tokenizer import Tokenizer
@@ -114,7 +115,12 @@ def load_served_model(config: EngineConfig) -> ServedModel:
         vocab_size=vocab_size,
         tokenizer=tokenizer,
         prompts=make_prompt_builder(tokenizer, tool_format),
-        compiler=GrammarCompiler(vocabulary),
+        compiler=GrammarCompiler(
+            vocabulary,
+            backend=config.grammar.grammar_backend,
+            open_arguments=config.grammar.open_arguments,
+            store=TableStore(default_folder()),
+        ),
         tool_format=tool_format,
         grammar=config.grammar,
     )

@@ -31,7 +31,8 @@ class ForcedDrafter:
 
     def _propose(self, request: DraftRequest, tree: DraftTree, node: int) -> list[Candidate]:
         grammar_node = tree.grammar_node[node]
-        token_id = request.grammar.forced(grammar_node) if request.grammar else None
+        grammar = request.grammar
+        token_id = None if grammar is None else grammar.forced(grammar_node)
         if token_id is None:
             return []
         after = request.advance(grammar_node, token_id)

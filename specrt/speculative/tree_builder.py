@@ -68,7 +68,7 @@ class _Growth:
         self.max_rows = item.max_rows
         self.tree = DraftTree(
             item.request.token_ids[-1],
-            item.request.grammar.root if item.request.grammar else DEAD,
+            DEAD if item.request.grammar is None else item.request.grammar.root,
         )
         self._max_depth = item.max_depth
         self._best = _Best(self.max_rows)

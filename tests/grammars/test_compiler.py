@@ -11,15 +11,16 @@ from specrt.errors import ConfigError, SchemaError
 from specrt.grammars import compiler as compiler_module
 from specrt.grammars.base import GrammarRecipe, ToolSpec, Unenforced
 from specrt.grammars.compiler import GrammarCompiler
-from specrt.grammars.formats import load_format
-from specrt.grammars.lark_text import tools_lark
+from specrt.grammars.table_store import TableStore
 
 VOCABULARY = tiny_vocabulary()
 
 
-@pytest.fixture
-def compiler():
-    return GrammarCompiler(VOCABULARY)
+@pytest.fixture(scope="module", params=["auto", "llguidance"])
+def compiler(request):
+    compiler = GrammarCompiler(VOCABULARY, backend=request.param)
+    yield compiler
+    compiler.close()
 
 
 def json_recipe(schema, *, strict=False):
@@ -163,17 +164,12 @@ def test_no_tools_leaves_text(compiler):
     assert not accepts(grammar, "<tool_call>")
 
 
+# What no grammar can enforce, and an instance that is let through.
 UNENFORCED = [
     ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "uniqueItems", "[1, 1]"),
-    ({"type": "integer", "not": {"const": 3}}, "not", "3"),
-    ({"type": "string", "pattern": "^(?=a)b$"}, "pattern", '"c"'),
-    ({"type": "string", "format": "color"}, "format", '"c"'),
-    ({"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 5}]}, "oneOf", "6"),
-    ({"type": "array", "contains": {"const": 1}}, "contains", "[]"),
-    ({"type": "object", "propertyNames": {"maxLength": 1}}, "propertyNames", '{"abc": 1}'),
-    ({"type": "object", "minProperties": 2}, "minProperties", '{"a": 1, "a": 1}'),
-    ({"type": "object", "dependentRequired": {"a": ["b"]}}, "dependentRequired", '{"a": 1}'),
-    ({"const": 2**53 + 1}, "const", str(2**53)),
+    ({"type": "string", "pattern": "^(a+)\\1$"}, "pattern", '"c"'),
+    ({"type": "string", "format": "idn-hostname"}, "format", '"c"'),
+    ({"type": "object", "minProperties": 2}, "minProperties", '{"a": 1}'),
 ]
 
 
@@ -200,6 +196,46 @@ def test_what_cannot_be_enforced(compiler, schema, keyword, broken):
     )
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+    ],
+)
+def test_references_that_lead_back_to_themselves_mean_nothing(compiler, schema):
+    with pytest.raises(SchemaError, match="back to themselves") as caught:
+        compiler.compile(json_recipe(schema, strict=True))
+    assert caught.value.keyword == "$ref"
+    assert [u.keyword for u in compiler.compile(json_recipe(schema)).unenforced] == ["$ref"]
+
+
+# What engines commonly refuse or ignore: (schema, valid, invalid).
+EXACT = [
+    ({"type": "integer", "not": {"const": 3}}, "4", "3"),
+    ({"type": "string", "pattern": "^(?=a).b$"}, '"ab"', '"cb"'),
+    ({"type": "string", "format": "colour"}, '"c"', "1"),  # no format of the specification
+    ({"oneOf": [{"type": "integer"}, {"type": "integer", "minimum": 5}]}, "4", "6"),
+    ({"type": "array", "contains": {"const": 1}, "items": {"enum": [1, 2]}}, "[2, 1]", "[2]"),
+    ({"type": "object", "propertyNames": {"maxLength": 1}}, '{"a": 1}', '{"abc": 1}'),
+    (
+        obj({"a": {"type": "integer"}, "b": {"type": "integer"}}, dependentRequired={"a": ["b"]}),
+        '{"a": 1, "b": 2}',
+        '{"a": 1}',
+    ),
+    ({"const": 2**53 + 1}, str(2**53 + 1), str(2**53)),
+    ({"const": "\x1f"}, '"\\u001f"', '"\\u001e"'),
+]
+
+
+@pytest.mark.parametrize(("schema", "valid", "invalid"), EXACT)
+def test_what_is_exact_here(compiler, schema, valid, invalid):
+    grammar = compiler.compile(json_recipe(schema, strict=True))
+    assert grammar.unenforced == ()
+    assert accepts(grammar, valid)
+    assert not accepts(grammar, invalid)
+
+
 def test_provably_disjoint_one_of_is_exact(compiler):
     schema = {
         "oneOf": [
@@ -213,19 +249,9 @@ def test_provably_disjoint_one_of_is_exact(compiler):
     assert not accepts(grammar, '{"kind": "b", "x": 1}')
 
 
-def test_pattern_properties_go_with_what_depends_on_them(compiler):
-    schema = {
-        "type": "object",
-        "patternProperties": {"^(?!_)": {"type": "integer"}},
-        "additionalProperties": False,
-    }
-    grammar = compiler.compile(json_recipe(schema))
-    assert {u.keyword for u in grammar.unenforced} == {"patternProperties", "additionalProperties"}
-    assert accepts(grammar, '{"a": 1}')
-
-
 def test_unused_definitions_do_not_count(compiler):
-    schema = obj({"a": {"type": "integer"}}, **{"$defs": {"unused": {"not": {}}}})
+    unused = {"type": "array", "uniqueItems": True}
+    schema = obj({"a": {"type": "integer"}}, **{"$defs": {"unused": unused}})
     assert compiler.compile(json_recipe(schema, strict=True)).unenforced == ()
 
 
@@ -240,10 +266,8 @@ IMPOSSIBLE = [
     {"type": "array", "items": False, "minItems": 1},
     {"allOf": [{"type": "string"}, {"type": "integer"}]},
     {"type": "string", "enum": ["abc"], "pattern": "^x"},
-    {"$ref": "#"},
     {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
     {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
-    {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
     {
         "type": "object",
         "properties": {"a": {"$ref": "#/$defs/n"}},
@@ -277,14 +301,6 @@ def test_an_impossible_optional_part_is_left_out(compiler, part):
     assert not accepts(grammar, '{"b": {"a": 1}}')
 
 
-def test_control_characters_in_literals(compiler):
-    grammar = compiler.compile(json_recipe({"enum": ["ok\n", "\x01"]}))
-    assert grammar.unenforced == ()
-    assert accepts(grammar, '"ok\\n"')
-    with pytest.raises(SchemaError, match="control characters"):
-        compiler.compile(json_recipe({"const": "\x1f"}, strict=True))
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -307,45 +323,17 @@ def test_unknown_format(compiler):
         compiler.compile(replace(json_recipe(True), tool_format="nowhere"))
 
 
-def test_a_format_whose_trigger_cannot_be_told_from_text():
-    odd = replace(load_format("hermes"), trigger="<<", call_begin="<<")
-    with pytest.raises(ConfigError, match="trigger"):
-        tools_lark(odd, [], require_call=False, parallel=True)
-
-
-def test_a_format_of_another_shape():
-    other = replace(
-        load_format("hermes"),
-        trigger="[CALL]",
-        call_begin="[CALL]",
-        call_end="",
-        text_separator="",
-        call_separator="; ",
-        item_separator=",",
-        key_separator=":",
-        name_key="fn",
-        arguments_key="args",
-    )
-    block = '%json {"type": "boolean"}'
-    lark = tools_lark(other, [("f", block)], require_call=False, parallel=True)
-    grammar = compiler_module.LLGuidanceGrammar(VOCABULARY, lark, canonical=False)
-    assert accepts(
-        grammar, 'text [x] [CAL [CALL]{"fn":"f","args":true}; [CALL]{"fn":"f","args":false}'
-    )
-    assert not accepts(grammar, 'text [CALL] {"fn":"f","args":true}')
-
-
-def test_equal_recipes_compile_once_even_at_once(compiler, monkeypatch):
+def test_equal_recipes_compile_once_even_at_once(monkeypatch):
     built, gate = [], threading.Event()
 
-    class Slow(compiler_module.LLGuidanceGrammar):
+    class Slow(compiler_module.TurnGrammar):
         def __init__(self, *args, **kwargs):
             built.append(threading.get_ident())
             gate.wait(5)
             super().__init__(*args, **kwargs)
 
-    monkeypatch.setattr(compiler_module, "LLGuidanceGrammar", Slow)
-    results = []
+    monkeypatch.setattr(compiler_module, "TurnGrammar", Slow)
+    compiler, results = GrammarCompiler(VOCABULARY), []
     threads = [
         threading.Thread(target=lambda: results.append(compiler.compile(json_recipe(ONE))))
         for _ in range(6)
@@ -358,6 +346,17 @@ def test_equal_recipes_compile_once_even_at_once(compiler, monkeypatch):
     assert len(built) == 1
     assert len(results) == 6
     assert len({id(grammar) for grammar in results}) == 1
+    counters = compiler.counters().grammars
+    assert (counters.hits, counters.misses, counters.entries) == (5, 1, 1)
+
+
+def test_equal_schemas_of_other_recipes_are_made_ready_once():
+    compiler = GrammarCompiler(VOCABULARY)
+    compiler.compile(tools_recipe(ONE))
+    compiler.compile(tools_recipe(ONE, require_call=True))
+    compiler.compile(tools_recipe(obj({}), ONE))
+    assert compiler.counters().schemas.misses == 2
+    assert compiler.counters().grammars.misses == 3
 
 
 def test_a_failure_reaches_all_who_wait_and_is_not_kept(compiler):
@@ -392,16 +391,98 @@ def test_open_from_many_threads(compiler):
     assert good == [True] * 40
 
 
-def test_cache_is_bounded_and_keeps_the_recently_used():
-    compiler = GrammarCompiler(VOCABULARY, max_entries=3)
-    first = compiler.compile(json_recipe({"const": 0}))
-    for value in range(1, 3):
-        compiler.compile(json_recipe({"const": value}))
-    assert compiler.compile(json_recipe({"const": 0})) is first
-    compiler.compile(json_recipe({"const": 3}))
-    assert compiler.compile(json_recipe({"const": 0})) is first
-    assert len(compiler._entries) <= 3
+def test_the_cache_is_bounded():
     small = GrammarCompiler(VOCABULARY, max_bytes=1)
-    for value in range(3):
-        small.compile(json_recipe({"const": value}))
-    assert len(small._entries) == 1
+    first = small.compile(json_recipe({"const": 0}))
+    assert small.compile(json_recipe({"const": 0})) is not first
+    assert small.counters().grammars.bytes == 0
+
+
+# ---- engines, the worker, the disk ---------------------------------------------------------------
+
+TREE = obj({"next": {"$ref": "#"}})
+PATTERN = {"type": "string", "pattern": "^[a-c]{1,3}$"}
+
+
+@pytest.mark.parametrize(
+    ("schemas", "engine"),
+    [((ONE,), "outlines"), ((TREE,), "llguidance"), ((ONE, TREE), "outlines+llguidance")],
+)
+def test_auto_takes_an_automaton_where_one_is_enough(schemas, engine):
+    grammar = GrammarCompiler(VOCABULARY).compile(tools_recipe(*schemas))
+    assert grammar.engine == engine
+    assert accepts(grammar, "Hi\n" + call(ARGUMENTS) if schemas[0] is ONE else call('{"next": {}}'))
+    if len(schemas) == 2:
+        nested = call('{"next": {"next": {}}}', "f1")
+        assert accepts(grammar, f"{call(ARGUMENTS)}\n{nested}\n{call(ARGUMENTS)}")
+
+
+def test_a_backend_that_was_asked_for_is_used_or_refuses():
+    outlines = GrammarCompiler(VOCABULARY, backend="outlines")
+    assert outlines.compile(json_recipe(ONE)).engine == "outlines"
+    for strict in (False, True):
+        with pytest.raises(SchemaError):
+            outlines.compile(json_recipe(TREE, strict=strict))
+    llguidance = GrammarCompiler(VOCABULARY, backend="llguidance")
+    assert llguidance.compile(json_recipe(ONE)).engine == "llguidance"
+
+
+def test_what_was_made_ready_is_kept_on_disk(tmp_path):
+    recipe = json_recipe(PATTERN, strict=True)
+    with_store = [GrammarCompiler(VOCABULARY, store=TableStore(tmp_path)) for _ in range(3)]
+    assert accepts(with_store[0].compile(recipe), '"abc"')
+    (file,) = tmp_path.iterdir()
+
+    class Broken:
+        def run(self, *args, **kwargs):
+            raise AssertionError("the file was there")
+
+    with_store[1]._worker = Broken()
+    grammar = with_store[1].compile(recipe)
+    assert accepts(grammar, '"abc"')
+    assert not accepts(grammar, '"abd"')
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    grammar = with_store[2].compile(recipe)
+    assert accepts(grammar, '"abc"')
+    assert not accepts(grammar, '"abd"')
+    assert file.read_bytes() != data
+
+
+def test_a_schema_that_takes_too_long_is_refused_or_loosened():
+    hostile = {"type": "string", "pattern": "(a|b)*a(a|b){22}"}
+    compiler = GrammarCompiler(VOCABULARY, backend="outlines")
+    with pytest.raises(SchemaError):
+        compiler.compile(json_recipe(hostile, strict=True))
+    assert accepts(compiler.compile(json_recipe(ONE)), ARGUMENTS)  # the worker is back
+    compiler.close()
+
+
+# ---- regexes and Lark ----------------------------------------------------------------------------
+
+
+def test_a_regex_is_the_whole_output(compiler):
+    recipe = GrammarRecipe(kind="regex", schema="(yes|no/maybe)!?", canonical=False)
+    grammar = compiler.compile(recipe)
+    for text in ("yes", "no/maybe!", "yes!"):
+        assert accepts(grammar, text)
+    for text in ("", "ye", "yes!!", "no"):
+        assert not accepts(grammar, text)
+
+
+def test_lark_is_run_by_llguidance(compiler):
+    lark = 'start: "(" start? ")"'
+    grammar = compiler.compile(GrammarRecipe(kind="lark", schema=lark, canonical=False))
+    assert grammar.engine == "llguidance"
+    assert accepts(grammar, "((()))")
+    assert not accepts(grammar, "(()")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [("regex", "("), ("lark", "start: nowhere"), ("lark", "%llguidance {}")]
+)
+def test_bad_regexes_and_grammars(compiler, kind, text):
+    with pytest.raises(SchemaError) as caught:
+        compiler.compile(GrammarRecipe(kind=kind, schema=text))
+    assert caught.value.param == kind

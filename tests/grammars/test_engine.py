@@ -24,8 +24,9 @@ from hypothesis import strategies as st
 from specrt.errors import GrammarError
 from specrt.grammars.base import DEAD, GrammarRecipe, ToolSpec
 from specrt.grammars.compiler import GrammarCompiler
-from specrt.grammars.lark_text import json_block, json_lark
-from specrt.grammars.llguidance_engine import LLGuidanceGrammar, RefusedError
+from specrt.grammars.matcher_arena import MatcherPrototype, RefusedError
+from specrt.grammars.regions import TurnGrammar
+from specrt.grammars.turn_automaton import value_turn
 
 WEATHER = {
     "type": "object",
@@ -49,20 +50,28 @@ REQUIRED = GrammarRecipe(kind="tools", tools=TOOLS, require_call=True)
 FREE = GrammarRecipe(kind="tools", tools=TOOLS, canonical=False)
 RECIPES = [AUTO, REQUIRED, FREE, GrammarRecipe(kind="json", schema=json.dumps(WEATHER))]
 
-_tiny_compiler = GrammarCompiler(tiny_vocabulary())
+BACKENDS = ["outlines", "llguidance"]
 
 
-def tiny(recipe):
-    return _tiny_compiler.compile(recipe).open()
+@pytest.fixture(scope="module", params=BACKENDS)
+def tiny(request):
+    compiler = GrammarCompiler(tiny_vocabulary(), backend=request.param)
+
+    def opened(recipe):
+        grammar = compiler.compile(recipe)
+        assert grammar.engine == request.param
+        return grammar.open()
+
+    return opened
 
 
-@pytest.fixture(scope="module")
-def real_compiler():
-    return GrammarCompiler(real_vocabulary())
+@pytest.fixture(scope="module", params=BACKENDS)
+def real_compiler(request):
+    return GrammarCompiler(real_vocabulary(), backend=request.param)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_eos_bits_are_set_iff_the_node_is_final(recipe):
+def test_eos_bits_are_set_iff_the_node_is_final(tiny, recipe):
     vocabulary, state = tiny_vocabulary(), tiny(recipe)
     text = json.dumps({"city": "x", "unit": "été"}, ensure_ascii=False)
     text = text if recipe.kind == "json" else CALL
@@ -79,7 +88,7 @@ def test_eos_bits_are_set_iff_the_node_is_final(recipe):
     assert finals >= 1
 
 
-def test_nothing_follows_the_end():
+def test_nothing_follows_the_end(tiny):
     vocabulary, state = tiny_vocabulary(), tiny(AUTO)
     first, second = vocabulary.eos_token_ids
     end = state.advance(state.root, first)
@@ -92,28 +101,29 @@ def test_nothing_follows_the_end():
     state.commit(end)
     assert state.root == end
     assert state.allowed(end, 2) == [first, second]
-    assert len(state) == 1
+    assert state.num_nodes == 0
 
 
-def test_eos_in_the_middle_of_a_value_is_dead():
+def test_eos_in_the_middle_of_a_value_is_dead(tiny):
     vocabulary, state = tiny_vocabulary(), tiny(REQUIRED)
     node = feed(state, vocabulary.encode(CALL.encode())[:9])
     assert node != DEAD
     assert [state.advance(node, i) for i in vocabulary.eos_token_ids] == [DEAD, DEAD]
 
 
-def test_odd_tokens_are_dead_and_harm_nothing():
+def test_odd_tokens_are_dead_and_harm_nothing(tiny):
     vocabulary, state = tiny_vocabulary(), tiny(REQUIRED)
     before = mask_of(state, state.root, vocabulary)
     for token_id in (-1, 1, 325, vocabulary.vocab_size, 10**9):  # bos, padding, beyond the logits
         assert state.advance(state.root, token_id) == DEAD
     assert state.advance(DEAD, 5) == DEAD
     assert state.advance(10**6, 5) == DEAD
-    assert (mask_of(tiny(REQUIRED), 1, vocabulary) == before).all()
+    fresh = tiny(REQUIRED)
+    assert (mask_of(fresh, fresh.root, vocabulary) == before).all()
     assert takes(state, vocabulary, CALL)
 
 
-def test_special_and_padding_ids_are_never_allowed():
+def test_special_and_padding_ids_are_never_allowed(tiny):
     vocabulary = tiny_vocabulary()
     state = tiny(FREE)
     for text in ("", "some text", '<tool_call>\n{"name": "get_weather", "arguments": {"city": "a'):
@@ -122,7 +132,7 @@ def test_special_and_padding_ids_are_never_allowed():
     assert takes(state, vocabulary, "as text: <|im_end|>")
 
 
-def test_allowed_lists_the_mask_up_to_the_limit():
+def test_allowed_lists_the_mask_up_to_the_limit(tiny):
     vocabulary, state = tiny_vocabulary(), tiny(AUTO)
     for node in (state.root, feed(state, vocabulary.encode(b"text <tool_call"))):
         ids = ids_of(mask_of(state, node, vocabulary))
@@ -133,7 +143,7 @@ def test_allowed_lists_the_mask_up_to_the_limit():
     assert state.allowed(state.root, 0) is None
 
 
-def test_forced_nodes_have_one_bit_and_one_way_on():
+def test_forced_nodes_have_one_bit_and_one_way_on(tiny):
     vocabulary, state = tiny_vocabulary(), tiny(REQUIRED)
     node, num_forced = state.root, 0
     for token_id in vocabulary.encode(CALL.encode()):
@@ -148,7 +158,7 @@ def test_forced_nodes_have_one_bit_and_one_way_on():
     assert num_forced > 25
 
 
-def test_without_canonical_any_tokenisation_is_taken_across_regions():
+def test_without_canonical_any_tokenisation_is_taken_across_regions(tiny):
     vocabulary = tiny_vocabulary()
     single = {text: i for i, text in enumerate(vocabulary.token_bytes) if len(text) == 1}
     letters = tuple(single[bytes([byte])] for byte in f"hi\n{CALL}\n{CALL}".encode())
@@ -160,7 +170,7 @@ def test_without_canonical_any_tokenisation_is_taken_across_regions():
     assert feed(tiny(AUTO), letters) == DEAD  # narrowed: the call's own text has one spelling
 
 
-def test_a_token_may_end_one_region_and_begin_the_next():
+def test_a_token_may_end_one_region_and_begin_the_next(tiny):
     vocabulary = tiny_vocabulary()
     tokens = vocabulary.encode(CALL.encode())
     crossing = vocabulary.token_bytes.index(b' {"')  # the call's head, then its arguments
@@ -171,7 +181,7 @@ def test_a_token_may_end_one_region_and_begin_the_next():
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(RECIPES))
-def test_random_walks_end_in_valid_output(seed, recipe):
+def test_random_walks_end_in_valid_output(tiny, seed, recipe):
     vocabulary, state = tiny_vocabulary(), tiny(recipe)
     output, end = random_output(state, vocabulary, random.Random(seed), 250)
     assert end != DEAD or len(output) > 100
@@ -196,20 +206,20 @@ def test_random_walks_end_in_valid_output(seed, recipe):
 
 @settings(max_examples=40, deadline=None)
 @given(st.data())
-def test_a_node_depends_on_its_path_alone(data):
+def test_a_node_depends_on_its_path_alone(tiny, data):
     """Grow a tree in random order, fork, ask and commit; then compare with fresh states."""
     vocabulary = tiny_vocabulary()
     recipe = data.draw(st.sampled_from(RECIPES))
     rng = random.Random(data.draw(st.integers(0, 2**32)))
     state = tiny(recipe)
-    paths = {state.root: ()}
+    paths = {(): state.root}
     for _ in range(60):
-        node = rng.choice(list(paths))
+        path = rng.choice(list(paths))
+        node = paths[path]
         action = rng.random()
         if action < 0.1:
             state.commit(node)
-            root = paths[node]
-            paths = {n: p for n, p in paths.items() if p[: len(root)] == root}
+            paths = committed(state, paths, path)
             continue
         if action < 0.2:
             state.forced(node)
@@ -221,9 +231,9 @@ def test_a_node_depends_on_its_path_alone(data):
             token_id = rng.randrange(vocabulary.vocab_size)
         child = state.advance(node, token_id)
         assert (child != DEAD) == (token_id in ids)
-        if child != DEAD and not (token_id in vocabulary.eos_token_ids and child == node):
-            assert paths.setdefault(child, (*paths[node], token_id)) == (*paths[node], token_id)
-    for node, path in rng.sample(sorted(paths.items()), min(6, len(paths))):
+        if child != DEAD:
+            assert paths.setdefault((*path, token_id), child) == child
+    for path, node in rng.sample(sorted(paths.items()), min(6, len(paths))):
         fresh = tiny(recipe)
         other = feed(fresh, path)
         assert (mask_of(state, node, vocabulary) == mask_of(fresh, other, vocabulary)).all()
@@ -231,7 +241,16 @@ def test_a_node_depends_on_its_path_alone(data):
         assert state.is_final(node) == fresh.is_final(other)
 
 
-def test_arena_stays_small_over_a_long_output():
+def committed(state, paths, root):
+    """The paths below `root`, with nodes found again: those from before a commit may be gone."""
+    found = {root: state.root}
+    for path in sorted(path for path in paths if path[: len(root)] == root and path != root):
+        if path[:-1] in found:
+            found[path] = state.advance(found[path[:-1]], path[-1])
+    return found
+
+
+def test_arena_stays_small_over_a_long_output(tiny):
     vocabulary, state = tiny_vocabulary(), tiny(AUTO)
     tokens = vocabulary.encode(b"<tool and some words, " * 60)[:500]
     assert len(tokens) == 500
@@ -241,37 +260,36 @@ def test_arena_stays_small_over_a_long_output():
             branch = state.advance(state.root, draft)
             state.masks([branch], out)
             state.advance(branch, token_id)
-        old = state.root
-        state.commit(state.advance(old, token_id))
-        assert state.advance(old, token_id) == DEAD
-        assert len(state) <= 10
+        state.commit(state.advance(state.root, token_id))
+        assert state.num_nodes <= 10
     assert takes(tiny(AUTO), vocabulary, "<tool and some words, " * 3)
 
 
-def test_commit_keeps_what_descends_from_the_node():
-    vocabulary, state = tiny_vocabulary(), tiny(AUTO)
-    a, b = vocabulary.encode(b"a")[0], vocabulary.encode(b"b")[0]
-    left, right = state.advance(state.root, a), state.advance(state.root, b)
-    deep = state.advance(left, b)
+def test_commit_goes_on_with_the_same_masks(tiny):
+    vocabulary, state = tiny_vocabulary(), tiny(REQUIRED)
+    letters = vocabulary.encode(CALL.encode())
+    node = feed(state, letters[:-12])
+    deep = feed(state, letters[:-10])
     mask = mask_of(state, deep, vocabulary)
-    state.commit(left)
-    assert state.root == left
-    assert state.advance(right, a) == DEAD
-    assert state.advance(left, b) == deep
-    assert (mask_of(state, deep, vocabulary) == mask).all()
-    state.commit(deep)
-    state.commit(deep)
-    assert len(state) == 1
+    state.commit(node)
+    assert state.root == node
+    again = state.advance(state.advance(node, letters[-12]), letters[-11])
+    assert (mask_of(state, again, vocabulary) == mask).all()
+    state.commit(again)
+    state.commit(again)
+    assert (mask_of(state, state.root, vocabulary) == mask).all()
 
 
 def test_a_failed_grammar_says_so_and_never_lets_go():
     """A constant of control characters alone passes llguidance's compiler and has a dead mask."""
-    block = json_block(
-        {"properties": {"a": {"const": "\x01"}}, "required": ["a"], "type": "object"}, ", ", ": "
-    )
+    options = {"whitespace_flexible": False, "json_allowed_escapes": '"\\bfnrt'}
+    schema = {"type": "object", "properties": {"a": {"const": "\x01"}}, "required": ["a"]}
+    lark = '%llguidance {"no_forcing": true}\nstart: %json '
+    lark += json.dumps({**schema, "x-guidance": options})
     vocabulary = tiny_vocabulary()
-    state = LLGuidanceGrammar(vocabulary, json_lark(block), canonical=False).open()
-    node = feed(state, vocabulary.encode(b'{"a": '))
+    value = MatcherPrototype(vocabulary, lark)
+    state = TurnGrammar(vocabulary, value_turn(), [value], canonical=False).open()
+    node = feed(state, vocabulary.encode(b'{"a":'))
     out = np.zeros((1, vocabulary.num_words), dtype=np.int32)
     with pytest.raises(GrammarError, match="cannot go on"):
         state.masks([node], out)
@@ -279,7 +297,7 @@ def test_a_failed_grammar_says_so_and_never_lets_go():
         state.masks([node], out)
     assert state.advance(node, vocabulary.encode(b'"')[0]) == DEAD
     with pytest.raises(RefusedError):
-        LLGuidanceGrammar(vocabulary, "start: nowhere")
+        MatcherPrototype(vocabulary, "start: nowhere")
 
 
 def test_real_vocabulary_walk_and_run_cost(real_compiler):
@@ -349,20 +367,20 @@ def test_a_mask_does_not_depend_on_the_paths_tried_before(real_compiler):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), recipe=st.sampled_from(RECIPES))
-def test_a_tree_explored_in_any_order_has_the_masks_of_its_paths(data, recipe):
+def test_a_tree_explored_in_any_order_has_the_masks_of_its_paths(tiny, data, recipe):
     vocabulary, state = tiny_vocabulary(), tiny(recipe)
-    nodes = {state.root: ()}
+    paths = {(): state.root}
     for _ in range(data.draw(st.integers(1, 30))):
-        node = data.draw(st.sampled_from(sorted(nodes)))
+        path = data.draw(st.sampled_from(sorted(paths)))
+        node = paths[path]
         ids = ids_of(mask_of(state, node, vocabulary))
         if not ids:
             continue
         token_id = data.draw(st.sampled_from(ids))
-        nodes[state.advance(node, token_id)] = (*nodes[node], token_id)
+        paths[(*path, token_id)] = state.advance(node, token_id)
         fresh = tiny(recipe)
-        expected = mask_of(fresh, feed(fresh, nodes[node]), vocabulary)
+        expected = mask_of(fresh, feed(fresh, path), vocabulary)
         assert np.array_equal(mask_of(state, node, vocabulary), expected)
         if data.draw(st.integers(0, 9)) == 0:
             state.commit(node)
-            kept = nodes[node]
-            nodes = {n: p for n, p in nodes.items() if p[: len(kept)] == kept}
+            paths = committed(state, paths, path)

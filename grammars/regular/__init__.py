@@ -1,0 +1,1 @@
+"""Regular languages over bytes: automata from outlines-core, token masks, device tables."""

@@ -1,0 +1,218 @@
+"""What is known of the states of one table: masks, allowed tokens, what is forced.
+
+A state means the same to every request, so each answer is made once. Holes that another engine
+fills are entry states without transitions: a token that reaches one and goes on is reported with
+the bytes that are left of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from specrt.grammars.base import DEAD
+from specrt.grammars.regular.token_trie import NUM_BYTES
+from specrt.grammars.regular.token_walk import TokenWalk
+from specrt.grammars.vocabulary import BIT, Vocabulary
+
+Mask = npt.NDArray[np.int32]
+
+_MAX_MASK_BYTES = 64 << 20  # of one grammar; beyond it masks are made again
+_MAX_MOVES = 1 << 20
+_FEW = 64
+
+
+class Crossing(NamedTuple):
+    """A token that reaches a hole and goes on.
+
+    Attributes:
+        token_id: the token.
+        entry: state of the hole.
+        residue: its bytes from there on, at least one.
+    """
+
+    token_id: int
+    entry: int
+    residue: bytes
+
+
+class StateMasks:
+    """Masks and moves over one table. Not thread safe.
+
+    Attributes:
+        final: bool [num_states].
+    """
+
+    def __init__(
+        self,
+        table: npt.NDArray[np.int32],
+        final: npt.NDArray[np.bool_],
+        vocabulary: Vocabulary,
+        *,
+        symbol_ids: Sequence[int] = (),
+        entries: Sequence[int] = (),
+    ) -> None:
+        """Take a table.
+
+        Args:
+            table: int32 [num_states, 256 + len(symbol_ids)], row 0 all 0 (dead).
+            final: bool [num_states].
+            vocabulary: the model's tokens.
+            symbol_ids: special tokens that are symbols of the table, in the order of its columns.
+            entries: states of holes that another engine fills; no transition leads out of them.
+        """
+        self.final = final
+        self._table = table
+        self._vocabulary = vocabulary
+        self._symbol_ids = tuple(symbol_ids)
+        self._entries = frozenset(entries)
+        self._walk = TokenWalk(table, vocabulary)
+        # The same table with whatever follows an entry: tells which tokens go beyond one.
+        self._beyond = self._make_beyond() if entries else None
+        self._near = _states_before(table, entries, vocabulary.max_token_bytes)
+        self._masks: dict[int, tuple[Mask, tuple[Crossing, ...]]] = {}
+        self._allowed: dict[int, list[int] | None] = {}
+        self._moves: dict[tuple[int, int], tuple[int, bytes | None]] = {}
+        self._max_masks = max(_MAX_MASK_BYTES // (4 * vocabulary.num_words), 16)
+
+    def mask(self, state: int) -> tuple[Mask, tuple[Crossing, ...]]:
+        """The tokens that may come next.
+
+        Returns:
+            (int32 [num_words], not to be modified, end-of-sequence ids set iff the state is final;
+            those of them that go beyond an entry, where only its engine can tell).
+        """
+        known = self._masks.get(state)
+        if known is None:
+            if len(self._masks) >= self._max_masks:
+                self._masks.clear()
+            known = self._masks[state] = self._make_mask(state)
+        return known
+
+    def allowed(self, state: int, limit: int) -> list[int] | None:
+        """The allowed ids in ascending order where nothing crosses; None = more than `limit`."""
+        if state not in self._allowed:
+            self._allowed[state] = token_ids(self.mask(state)[0], _FEW)
+        found = self._allowed[state]
+        if limit > _FEW:
+            return token_ids(self.mask(state)[0], limit)
+        return None if found is None or len(found) > limit else found
+
+    def advance(self, state: int, token_id: int) -> tuple[int, bytes | None]:
+        """The state after a token.
+
+        Returns:
+            (state or DEAD, None), or (entry state, what is left of the token) at a hole.
+        """
+        key = (state, token_id)
+        move = self._moves.get(key)
+        if move is None:
+            if len(self._moves) >= _MAX_MOVES:
+                self._moves.clear()
+            move = self._moves[key] = self._move(state, token_id)
+        return move
+
+    def walk(self, state: int, data: bytes) -> tuple[int, bytes | None]:
+        """The state after some bytes, as `advance`."""
+        if state in self._entries:
+            return state, data
+        if not self._entries:
+            return self._walk.walk(state, data), None
+        for offset, byte in enumerate(data, start=1):
+            state = int(self._table[state, byte])
+            if state in self._entries:
+                return state, data[offset:]
+        return state, None
+
+    def is_end(self, state: int) -> bool:
+        """Does the output end here, whatever comes?"""
+        return bool(self.final[state]) and not self._table[state].any()
+
+    def forced_special(self, state: int) -> int | None:
+        """The special token that must come next, if one must."""
+        if self.final[state] or self._table[state, :NUM_BYTES].any():
+            return None
+        symbols = np.flatnonzero(self._table[state, NUM_BYTES:])
+        return self._symbol_ids[int(symbols[0])] if len(symbols) == 1 else None
+
+    def forced_bytes(self, state: int, limit: int) -> tuple[bytes, int]:
+        """The bytes that must come next, at most `limit`, and the state behind them."""
+        forced = bytearray()
+        while len(forced) < limit and state not in self._entries and not self.final[state]:
+            edges = np.flatnonzero(self._table[state])
+            if len(edges) != 1 or edges[0] >= NUM_BYTES:
+                break
+            forced.append(edges[0])
+            state = int(self._table[state, edges[0]])
+        return bytes(forced), state
+
+    def _move(self, state: int, token_id: int) -> tuple[int, bytes | None]:
+        vocabulary = self._vocabulary
+        if token_id in self._symbol_ids:
+            after = int(self._table[state, NUM_BYTES + self._symbol_ids.index(token_id)])
+            return (after, b"") if after in self._entries else (after, None)
+        if not 0 <= token_id < vocabulary.vocab_size or not vocabulary.token_bytes[token_id]:
+            return DEAD, None
+        return self.walk(state, vocabulary.token_bytes[token_id])
+
+    def _make_mask(self, state: int) -> tuple[Mask, tuple[Crossing, ...]]:
+        mask = self._walk.mask(state)
+        crossing: list[Crossing] = []
+        if self._beyond is not None and state in self._near:
+            wide = self._beyond.mask(state)
+            for token_id in token_ids(wide & ~mask, 1 << 31) or ():
+                entry, residue = self._move(state, token_id)
+                if residue:
+                    crossing.append(Crossing(token_id, entry, residue))
+                    mask[token_id >> 5] |= BIT[token_id & 31]
+        for column, token_id in enumerate(self._symbol_ids, start=NUM_BYTES):
+            if self._table[state, column]:
+                mask[token_id >> 5] |= BIT[token_id & 31]
+        if self.final[state]:
+            mask |= self._vocabulary.eos_mask
+        return mask, tuple(crossing)
+
+    def _make_beyond(self) -> TokenWalk:
+        anything = len(self._table)
+        row = np.full((1, self._table.shape[1]), anything, dtype=np.int32)
+        row[:, NUM_BYTES:] = DEAD
+        table = np.concatenate([self._table, row])
+        table[list(self._entries)] = row
+        return TokenWalk(table, self._vocabulary)
+
+
+def _states_before(
+    table: npt.NDArray[np.int32], entries: Sequence[int], num_bytes: int
+) -> frozenset[int]:
+    """States from which one token may reach an entry and go on."""
+    if not entries:
+        return frozenset()
+    sources: dict[int, set[int]] = {}
+    states, edges = np.nonzero(table)
+    for state, after in zip(states.tolist(), table[states, edges].tolist(), strict=True):
+        sources.setdefault(after, set()).add(state)
+    distance = dict.fromkeys(entries, 0)
+    queue = deque(entries)
+    while queue:
+        state = queue.popleft()
+        if distance[state] < num_bytes - 1:
+            for source in sources.get(state, ()):
+                if source not in distance:
+                    distance[source] = distance[state] + 1
+                    queue.append(source)
+    return frozenset(distance)
+
+
+def token_ids(mask: Mask, limit: int) -> list[int] | None:
+    """The set bits in ascending order, or None when there are more than `limit`."""
+    if int.from_bytes(mask.tobytes(), "little").bit_count() > limit:
+        return None
+    words = np.flatnonzero(mask)
+    bits = np.unpackbits(mask[words].view(np.uint8), bitorder="little").reshape(-1, 32)
+    rows, offsets = np.nonzero(bits)
+    ids: list[int] = (words[rows] * 32 + offsets).tolist()
+    return ids
