@@ -7,11 +7,13 @@ serves. Rendering depends on nothing but roles, texts, calls and tool declaratio
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import jinja2
+import jinja2.meta
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
@@ -28,6 +30,16 @@ _log = logging.getLogger(__name__)
 
 # What a template may raise on input it does not like: its own refusals and Python's.
 _TEMPLATE_ERRORS = (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError)
+
+# Variables that a request may not set: rendering sets them.
+_OWN_VARIABLES = ("messages", "tools", "add_generation_prompt")
+# Values that ask for nothing where the template does not read the variable.
+_NEUTRAL: dict[str, object] = {
+    "enable_thinking": False,
+    "thinking": False,
+    "reasoning_effort": "none",
+    "verbosity": "medium",
+}
 
 
 class _JsonObject(dict[str, object]):
@@ -58,6 +70,10 @@ class _Generation(Extension):
 
 
 def _compile(source: str) -> jinja2.Template:
+    return _environment().from_string(source)
+
+
+def _environment() -> jinja2.Environment:
     def to_json(
         value: object,
         ensure_ascii: bool = False,
@@ -83,7 +99,15 @@ def _compile(source: str) -> jinja2.Template:
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = _raise_exception
-    return environment.from_string(source)
+    return environment
+
+
+@functools.lru_cache(maxsize=8)
+def _variables_of(source: str) -> frozenset[str]:
+    """The names that a template reads and does not set itself."""
+    environment = _environment()
+    names = jinja2.meta.find_undeclared_variables(environment.parse(source))
+    return frozenset(names - environment.globals.keys())
 
 
 class ChatRenderer:
@@ -189,6 +213,7 @@ class ChatRenderer:
         messages: Sequence[Message],
         tools: Sequence[Tool] = (),
         *,
+        variables: Mapping[str, object] | None = None,
         add_generation_prompt: bool = True,
     ) -> Rendering:
         """The text of a conversation.
@@ -196,19 +221,23 @@ class ChatRenderer:
         Args:
             messages: at least one message.
             tools: the tools to declare.
+            variables: further variables of the template, as JSON values.
             add_generation_prompt: end with the beginning of an assistant turn.
 
         Raises:
-            RequestError: neither the model's template nor the format's can render it, or the
-                template refuses the conversation.
+            RequestError: neither the model's template nor the format's can render it, the
+                template refuses the conversation, or it does not read a variable.
         """
         template = self._template(messages, tools)
+        variables = variables or {}
+        self._check_variables(variables, is_own=template is self._own)
         outside = [*self._sources, *(part for m in messages for part in _texts(m))]
         outside += [json.dumps(tool.declaration, ensure_ascii=False) for tool in tools]
+        outside.append(json.dumps(variables, ensure_ascii=False))
         special = SpecialText(self._special_tokens, outside)
         try:
             text = template.render(
-                self._variables,
+                {**self._variables, **{k: special.broken_json(v) for k, v in variables.items()}},
                 messages=[_template_message(m, self.tool_format, special) for m in messages],
                 tools=[special.broken_json(tool.declaration) for tool in tools] or None,
                 add_generation_prompt=add_generation_prompt,
@@ -219,6 +248,23 @@ class ChatRenderer:
                 param="messages",
             ) from None
         return special.resolve(special.spelled(text))
+
+    def _check_variables(self, variables: Mapping[str, object], *, is_own: bool) -> None:
+        """Nothing that was asked for may go unread."""
+        if not variables:
+            return
+        read = _variables_of(self._sources[0 if is_own else 1])
+        for name, value in variables.items():
+            path = f"chat_template_kwargs.{name}"
+            if name in self._variables or name in _OWN_VARIABLES:
+                raise RequestError(f"{path}: the server sets this variable; remove it", param=path)
+            if name not in read and (name not in _NEUTRAL or _NEUTRAL[name] != value):
+                others = sorted(read - self._variables.keys() - set(_OWN_VARIABLES))
+                raise RequestError(
+                    f"{path}: the chat template does not read this variable (it reads"
+                    f" {', '.join(others) or 'none'}); remove it",
+                    param=path,
+                )
 
     def _template(self, messages: Sequence[Message], tools: Sequence[Tool]) -> jinja2.Template:
         needs_tools = bool(tools) or any(m.calls or m.role == "tool" for m in messages)

@@ -1,10 +1,10 @@
 """Extensions of the API that say what the whole output must be, as vLLM and SGLang name them.
 
-    structured_outputs       {"json" | "regex" | "choice" | "grammar" | "json_object": ...}
-    guided_json              a JSON Schema, as an object or as its text
-    guided_regex, regex      a regular expression (Rust syntax) over the whole output
-    guided_choice            a list of texts
-    guided_grammar           a grammar in llguidance's Lark
+structured_outputs       {"json" | "regex" | "choice" | "grammar" | "json_object": ...}
+guided_json              a JSON Schema, as an object or as its text
+guided_regex, regex      a regular expression (Rust syntax) over the whole output
+guided_choice            a list of texts
+guided_grammar           a grammar in llguidance's Lark
 """
 
 from __future__ import annotations
@@ -83,11 +83,7 @@ def choice_regex(choices: list[str]) -> str:
 
 def _escape(text: str) -> str:
     return "".join(
-        f"\\x{{{ord(char):x}}}"
-        if ord(char) < 0x20
-        else f"\\{char}"
-        if char in _SPECIAL
-        else char
+        f"\\x{{{ord(char):x}}}" if ord(char) < 0x20 else f"\\{char}" if char in _SPECIAL else char
         for char in text
     )
 

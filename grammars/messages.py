@@ -136,7 +136,9 @@ def _read_content(content: object, path: str, *, may_refuse: bool) -> str:
     texts = []
     for index, part in enumerate(content):
         kind = part.get("type") if isinstance(part, dict) else part
-        if not isinstance(part, dict) or (kind != "text" and not (may_refuse and kind == "refusal")):
+        if not isinstance(part, dict) or (
+            kind != "text" and not (may_refuse and kind == "refusal")
+        ):
             raise _error(f"{path}[{index}].type", "'text' (this model reads only text)", kind)
         if not isinstance(part.get(kind), str):
             raise _error(f"{path}[{index}].{kind}", "text", part.get(kind))

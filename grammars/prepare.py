@@ -12,8 +12,8 @@ from typing import Literal
 
 from specrt.errors import SchemaError
 from specrt.grammars.lark_schema import schema_lark
-from specrt.grammars.regular.automaton import Automaton, build
-from specrt.grammars.regular.converter import to_regex
+from specrt.grammars.regular.automaton import Automaton
+from specrt.grammars.regular.schema_automaton import schema_automaton
 from specrt.grammars.schema.closing import closed, says_open
 from specrt.grammars.schema.expand import ImpossibleError, normalise
 from specrt.grammars.schema.normal import Finding, NormalSchema
@@ -112,8 +112,10 @@ def _write(
     item_separator, key_separator = separators
     if backend != "llguidance":
         try:
-            regex = to_regex(schema, item_separator=item_separator, key_separator=key_separator)
-            return PreparedSchema(build(regex), "", schema.findings)
+            automaton = schema_automaton(
+                schema, item_separator=item_separator, key_separator=key_separator
+            )
+            return PreparedSchema(automaton, "", schema.findings)
         except UnsupportedError:
             if backend == "outlines":
                 raise

@@ -101,13 +101,19 @@ class PromptBuilder:
         self._lock = threading.Lock()
 
     def build(
-        self, messages: object, tools: object = None, *, max_chars: int | None = None
+        self,
+        messages: object,
+        tools: object = None,
+        *,
+        variables: Mapping[str, object] | None = None,
+        max_chars: int | None = None,
     ) -> Prompt:
         """The prompt of a chat request.
 
         Args:
             messages: the JSON value of the request's `messages`.
             tools: the JSON value of its `tools`.
+            variables: further variables of the chat template.
             max_chars: a longer text cannot fit the context: it is refused before the (slow)
                 tokenising.
 
@@ -116,7 +122,7 @@ class PromptBuilder:
             ContextLengthError: the text is longer than max_chars.
         """
         read = read_messages(messages, self._renderer.tool_format)
-        rendering = self._renderer.render(read, read_tools(tools))
+        rendering = self._renderer.render(read, read_tools(tools), variables=variables)
         check_length(rendering.text, max_chars)
         token_ids: list[int] = []
         digest, position, num_spliced = PromptDigest(), 0, 0  # the ids are those of text[:position]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from specrt.errors import RequestError, SchemaError, ToolChoiceError
 from specrt.grammars.base import DEFAULT_TOOL_FORMAT, GrammarRecipe, ToolSpec
-from specrt.grammars.guided import GuidedOutput, read_guided
+from specrt.grammars.guided import read_guided
 from specrt.grammars.tools import Tool, check_depth, read_tools, shown
 
 StrictLevel = Literal["auto", "exact", "lenient"]
+_RESPONSE_FORMAT = "response_format"
 
 
 def build_recipe(
@@ -51,12 +52,27 @@ def build_recipe(
     read = read_tools(tools)
     chosen, mode = _read_choice(tool_choice, read)
     parallel = _read_bool(parallel_tool_calls, "parallel_tool_calls")
-    response = _read_response_format(response_format) or _text_only
-    output = read_guided(guided or {})
-    if output is not None and response_format is not None and response is not None:
-        raise _together(output.path, "a response_format")
-    if output is not None and mode != "none":
-        raise _together(output.path, "tools that may be called")
+    output = _read_output(response_format, guided or {})
+    if mode == "none":
+        if output is None:
+            return None
+        return GrammarRecipe(
+            kind=output.kind,
+            tool_format=tool_format,
+            schema=output.text,
+            strict=_strict(output.strict, strict_level),
+            canonical=canonical,
+        )
+    # Where calls are required there is no text that a response format could speak of.
+    if output is not None and (mode == "auto" or output.path != _RESPONSE_FORMAT):
+        is_json = output.path == _RESPONSE_FORMAT
+        raise RequestError(
+            f"{output.path}: expected no format of the text beside tools that may be called"
+            f" (tool_choice {shown(tool_choice or 'auto')}), got"
+            f" {shown(response_format) if is_json else 'one'}; send tool_choice 'none' to get"
+            f" {'JSON' if is_json else 'it'}, or leave {output.path} out to get calls",
+            param=output.path,
+        )
     return GrammarRecipe(
         kind="tools",
         tool_format=tool_format,
@@ -65,6 +81,28 @@ def build_recipe(
         parallel=parallel and mode != "named",
         canonical=canonical,
     )
+
+
+class _Output(NamedTuple):
+    """What the text must be."""
+
+    kind: Literal["json", "regex", "lark"]
+    text: str
+    strict: bool
+    path: str
+
+
+def _read_output(response_format: object, guided: Mapping[str, object]) -> _Output | None:
+    response, other = _read_response_format(response_format), read_guided(guided)
+    if other is None:
+        return None if response is None else _Output("json", *response, _RESPONSE_FORMAT)
+    if response is not None:
+        raise RequestError(
+            f"{other.path}: expected one description of the output, got response_format too;"
+            " remove one of the two",
+            param=other.path,
+        )
+    return _Output(other.kind, other.text, False, other.path)
 
 
 def _read_choice(
@@ -76,28 +114,19 @@ def _read_choice(
     if choice == "none":
         return [], "none"
     if isinstance(choice, dict):
+        if choice.get("type") == "allowed_tools":
+            return _read_allowed(choice.get("allowed_tools"), tools)
         if choice.get("type") != "function":
             raise ToolChoiceError(
-                "tool_choice.type: expected 'function' (others, as 'allowed_tools', are not"
-                f" supported), got {shown(choice.get('type'))}; send only the tools that may be"
-                " called instead"
+                "tool_choice.type: expected 'function' or 'allowed_tools' (custom tools are not"
+                f" supported), got {shown(choice.get('type'))}"
             )
-        function = choice.get("function")
-        name = function.get("name") if isinstance(function, dict) else None
-        if not isinstance(name, str):
-            raise ToolChoiceError(
-                f"tool_choice.function.name: expected the name of a tool, got {shown(name)}"
-            )
-        named = [tool for tool in tools if tool.name == name]
-        if not named:
-            raise ToolChoiceError(
-                f"tool_choice.function.name: expected one of {_names(tools)}, got {name!r}"
-            )
-        return named, "named"
+        return [_find(choice, "tool_choice", tools)], "named"
     if choice != "auto" and choice != "required":
         raise ToolChoiceError(
-            "tool_choice: expected 'auto', 'none', 'required' or"
-            f' {{"type": "function", "function": {{"name": ...}}}}, got {shown(choice)}'
+            "tool_choice: expected 'auto', 'none', 'required',"
+            ' {"type": "function", "function": {"name": ...}} or'
+            f' {{"type": "allowed_tools", ...}}, got {shown(choice)}'
         )
     if not tools:
         raise ToolChoiceError(
@@ -105,6 +134,43 @@ def _read_choice(
             f" {choice!r}; add tools"
         )
     return tools, "auto" if choice == "auto" else "required"
+
+
+def _read_allowed(
+    value: object, tools: list[Tool]
+) -> tuple[list[Tool], Literal["auto", "required"]]:
+    """Some of the tools; the prompt shows all of them, so that its prefix stays the same."""
+    path = "tool_choice.allowed_tools"
+    if not isinstance(value, dict):
+        raise ToolChoiceError(f"{path}: expected an object with mode and tools, got {shown(value)}")
+    mode, listed = value.get("mode"), value.get("tools")
+    if mode != "auto" and mode != "required":
+        raise ToolChoiceError(f"{path}.mode: expected 'auto' or 'required', got {shown(mode)}")
+    if not isinstance(listed, list) or not listed:
+        raise ToolChoiceError(
+            f"{path}.tools: expected a list of at least one tool, got {shown(listed)}"
+        )
+    allowed = []
+    for index, item in enumerate(listed):
+        where = f"{path}.tools[{index}]"
+        if not isinstance(item, dict) or item.get("type") != "function":
+            kind = item.get("type") if isinstance(item, dict) else item
+            raise ToolChoiceError(f"{where}.type: expected 'function', got {shown(kind)}")
+        allowed.append(_find(item, where, tools))
+    return [tool for tool in tools if tool in allowed], "auto" if mode == "auto" else "required"
+
+
+def _find(named: Mapping[str, object], path: str, tools: list[Tool]) -> Tool:
+    function = named.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    if not isinstance(name, str):
+        raise ToolChoiceError(
+            f"{path}.function.name: expected the name of a tool, got {shown(name)}"
+        )
+    for tool in tools:
+        if tool.name == name:
+            return tool
+    raise ToolChoiceError(f"{path}.function.name: expected one of {_names(tools)}, got {name!r}")
 
 
 def _names(tools: Sequence[Tool]) -> str:
@@ -150,7 +216,7 @@ def _read_bool(value: object, path: str) -> bool:
 
 def _read_response_format(value: object) -> tuple[str, bool] | None:
     """(JSON text of the schema, strict), or None for text."""
-    path = "response_format"
+    path = _RESPONSE_FORMAT
     if value is None:
         return None
     kind = value.get("type") if isinstance(value, dict) else value
@@ -171,6 +237,11 @@ def _read_response_format(value: object) -> tuple[str, bool] | None:
             f"{path}.schema: expected a JSON Schema object, got {shown(schema)}",
             param=f"{path}.schema",
         )
+    for name in ("name", "description"):
+        if not isinstance(body.get(name), str | None):
+            raise RequestError(
+                f"{path}.{name}: expected text, got {shown(body[name])}", param=f"{path}.{name}"
+            )
     check_depth(schema, f"{path}.schema")
     strict = body.get("strict") is not None and _read_bool(body["strict"], f"{path}.strict")
     return json.dumps(schema, ensure_ascii=False), strict

@@ -11,7 +11,7 @@ It cannot be cancelled: regexes of strangers belong in a process that can be kil
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from itertools import chain, count
 
 import numpy as np
@@ -36,8 +36,8 @@ _END_OF_SEQUENCE = NUM_BYTES  # outlines-core wants one; it stands on no path be
 class Automaton:
     """A deterministic automaton over bytes.
 
-    Every state but DEAD can be reached from the start and reaches a final state; states are
-    numbered breadth first, so equal automata come out equal.
+    Every state but DEAD can be reached from the start and reaches a final state. They are numbered
+    as they are met from the start, breadth first where nothing else is said.
 
     Attributes:
         table: int32 [num_states, 256], the state behind each byte; row DEAD (0) is all DEAD.
@@ -66,13 +66,14 @@ class Automaton:
         return bool(self.final[state])
 
 
-def build(regex: str, *, max_states: int = MAX_STATES) -> Automaton:
+def build(regex: str, *, max_states: int = MAX_STATES, alphabet: bytes | None = None) -> Automaton:
     """The automaton of the UTF-8 texts that a regex matches as a whole.
 
     Args:
         regex: in the syntax of Rust's regex crate, without anchors, look-around, word boundaries
             and empty classes. `.` is any character but a line break.
         max_states: most states of the result.
+        alphabet: all bytes that its texts consist of, where that is known: saves time.
 
     Raises:
         UnsupportedError: it is too large, or the crate cannot read it.
@@ -85,7 +86,7 @@ def build(regex: str, *, max_states: int = MAX_STATES) -> Automaton:
     if size.depth > MAX_DEPTH:
         raise _too_large(f"a regex of {size.depth} groups inside each other")
     try:
-        index = Index(f"\\x02(?:{regex})\\x03", _byte_vocabulary())
+        index = Index(f"\\x02(?:{regex})\\x03", _byte_vocabulary(alphabet))
     except ValueError as error:
         raise UnsupportedError(f"outlines-core cannot build this regex: {error}"[:400]) from error
     transitions = index.get_transitions()
@@ -111,7 +112,7 @@ def build(regex: str, *, max_states: int = MAX_STATES) -> Automaton:
     final = accepting[table[:, _END]]
     start = int(table[dense[index.get_initial_state()], _START])
     table[:, (_START, _END)] = DEAD
-    return _trim(table[:, :NUM_BYTES], start, final)
+    return trim(table[:, :NUM_BYTES], start, final)
 
 
 def intersect(a: Automaton, b: Automaton, *, max_states: int = MAX_STATES) -> Automaton:
@@ -137,7 +138,7 @@ def complement_within(
 def _product(a: Automaton, b: Automaton, *, negate_second: bool, max_states: int) -> Automaton:
     """Pairs of states, breadth first: (a, b) with b DEAD allowed only where it is negated."""
     if a.start == DEAD or (b.start == DEAD and not negate_second):
-        return _trim(np.zeros((1, NUM_BYTES), np.int32), DEAD, np.zeros(1, np.bool_))
+        return trim(np.zeros((1, NUM_BYTES), np.int32), DEAD, np.zeros(1, np.bool_))
     width = b.num_states
     start = a.start * width + b.start
     numbers = {start: 1}  # pair -> its row
@@ -163,7 +164,7 @@ def _product(a: Automaton, b: Automaton, *, negate_second: bool, max_states: int
     by_code = np.argsort(order)
     table = by_code[np.searchsorted(order[by_code], np.concatenate(rows))].astype(np.int32)
     first, second = np.divmod(order, width)
-    return _trim(table, 1, a.final[first] & (b.final[second] != negate_second))
+    return trim(table, 1, a.final[first] & (b.final[second] != negate_second))
 
 
 def _distinct(codes: npt.NDArray[np.int64]) -> list[int]:
@@ -174,8 +175,14 @@ def _distinct(codes: npt.NDArray[np.int64]) -> list[int]:
     return values
 
 
-def _trim(table: npt.NDArray[np.int32], start: int, final: npt.NDArray[np.bool_]) -> Automaton:
-    """Only the states on a path from `start` to a final one, numbered breadth first."""
+def trim(table: npt.NDArray[np.int32], start: int, final: npt.NDArray[np.bool_]) -> Automaton:
+    """The automaton of a table: its states on a path from the start to a final one.
+
+    Args:
+        table: int32 [num_states, 256], row DEAD all DEAD.
+        start: the first state, or DEAD.
+        final: bool [num_states].
+    """
     is_new = np.ones(table.shape, np.bool_)
     is_new[:, 1:] = table[:, 1:] != table[:, :-1]
     is_new &= table != DEAD
@@ -226,6 +233,7 @@ def _too_large(what: str) -> UnsupportedError:
     return UnsupportedError(f"too large: {what}")
 
 
-@cache
-def _byte_vocabulary() -> Vocabulary:
-    return Vocabulary(_END_OF_SEQUENCE, {bytes([byte]): [byte] for byte in range(NUM_BYTES)})
+@lru_cache(maxsize=64)
+def _byte_vocabulary(alphabet: bytes | None) -> Vocabulary:
+    symbols = range(NUM_BYTES) if alphabet is None else [_START, _END, *alphabet]
+    return Vocabulary(_END_OF_SEQUENCE, {bytes([byte]): [byte] for byte in symbols})

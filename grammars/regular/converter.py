@@ -15,8 +15,9 @@ from specrt.grammars.regular.item_writer import ItemWriter
 from specrt.grammars.regular.regex_piece import (
     NotRegular,
     Piece,
-    leaf,
+    RegexText,
     literal,
+    placeholder,
     repeat,
     sequence,
     union,
@@ -40,6 +41,8 @@ __all__ = ["NotRegular", "RegexWriter", "predicted_size", "to_regex"]
 MAX_LEVELS = 60  # of values inside each other
 MAX_OPTIONAL = 30  # properties of an object none of which is required
 
+# JSON text holds no control characters, and separators no others than these.
+_MARKS = [chr(code) for code in range(4, 0x20) if chr(code) not in "\t\n\r"]
 _NOTHING = literal("")
 _OPEN_ARRAY, _CLOSE_ARRAY = literal("["), literal("]")
 _OPEN_OBJECT, _CLOSE_OBJECT = literal("{"), literal("}")
@@ -57,7 +60,7 @@ def to_regex(schema: NormalSchema, *, item_separator: str, key_separator: str) -
         NotRegular: with the reason and the pointer of the schema that it is about.
         UnsupportedError: no value satisfies the schema.
     """
-    return RegexWriter(schema, item_separator, key_separator).write().text
+    return RegexWriter(schema, item_separator, key_separator).write().whole()
 
 
 def predicted_size(schema: NormalSchema) -> int:
@@ -77,15 +80,17 @@ class RegexWriter:
         self._schema = schema
         self._item_separator = literal(item_separator)
         self._key_separator = literal(key_separator)
+        self._marks: dict[str, str] = {}  # regex of a part -> its control character
         self._written: dict[RuleId, Piece] = {}
         self._open: dict[RuleId, None] = {}
         self._items = ItemWriter(self._item_separator, self._rule, self._finite_values)
 
-    def write(self) -> Piece:
-        """The regex of the whole value and its size. Raises as `to_regex`."""
+    def write(self) -> RegexText:
+        """The regex of the whole value. Raises as `to_regex`."""
         if not self._schema.rules[self._schema.root].shapes:
             raise UnsupportedError("no value satisfies this schema")
-        return self._rule(self._schema.root)
+        skeleton, positions, _ = self._rule(self._schema.root)
+        return RegexText(skeleton, {m: regex for regex, m in self._marks.items()}, positions)
 
     def _rule(self, rule_id: RuleId) -> Piece:
         piece = self._written.get(rule_id)
@@ -113,12 +118,29 @@ class RegexWriter:
         if isinstance(shape, BooleanShape):
             return union([literal(json.dumps(value)) for value in sorted(shape.values)])
         if isinstance(shape, NumberSet):
-            return leaf(shape.regex())
+            return self._part(shape.regex())
         if isinstance(shape, StringSet):
-            return _string(shape)
+            return self._string(shape)
         if isinstance(shape, ArrayShape):
             return sequence(_OPEN_ARRAY, self._items.write(shape), _CLOSE_ARRAY)
         return sequence(_OPEN_OBJECT, self._members(shape), _CLOSE_OBJECT)
+
+    def _string(self, strings: StringSet) -> Piece:
+        if strings.values is not None:
+            return union([literal(_spelled(value)) for value in strings.values])
+        spellings = strings.spellings()
+        if len(spellings.required) != 1 or spellings.excluded:
+            raise NotRegular("a string under several conditions that no one regex says")
+        return self._part(f'"(?:{spellings.required[0]})"')
+
+    def _part(self, regex: str) -> Piece:
+        """A regex that is no fixed text."""
+        mark = self._marks.get(regex)
+        if mark is None:
+            if len(self._marks) == len(_MARKS):
+                raise NotRegular(f"more than {len(_MARKS)} kinds of numbers and strings")
+            mark = self._marks[regex] = _MARKS[len(self._marks)]
+        return placeholder(mark, regex)
 
     def _finite_values(self, rule_id: RuleId) -> list[Piece]:
         """The values of a rule as they are spelled; no two are equal."""
@@ -185,7 +207,7 @@ class RegexWriter:
     def _extra(self, shape: ObjectShape) -> Piece:
         return union(
             [
-                sequence(_string(extra.keys), self._key_separator, self._rule(extra.rule))
+                sequence(self._string(extra.keys), self._key_separator, self._rule(extra.rule))
                 for extra in shape.extras
             ]
         )
@@ -213,15 +235,6 @@ class RegexWriter:
                 self._some_of(behind),
             ]
         )
-
-
-def _string(strings: StringSet) -> Piece:
-    """Quotes and what may stand between them."""
-    spellings = strings.spellings()
-    if len(spellings.required) != 1 or spellings.excluded:
-        raise NotRegular("a string under several conditions that no one regex says")
-    quote = literal('"')
-    return sequence(quote, leaf(spellings.required[0]), quote)
 
 
 def _spelled(text: str) -> str:

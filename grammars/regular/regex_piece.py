@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
-from specrt.grammars.regular.regex_size import regex_size
+from specrt.grammars.regular.regex_size import RegexSize, regex_size
 from specrt.grammars.schema.unsupported import UnsupportedError
 
 MAX_POSITIONS = 20_000
@@ -20,6 +21,26 @@ _META = re.compile(r"[\\.+*?()|\[\]{}^$]")
 
 class NotRegular(UnsupportedError):  # noqa: N818
     """A schema is not for the regular engine; another one may take it."""
+
+
+class RegexText(NamedTuple):
+    """A regex whose parts that are no fixed text can be told apart.
+
+    Attributes:
+        skeleton: the regex with a control character in place of each such part.
+        parts: control character -> the regex that it stands for.
+        positions: bytes and classes, repeats multiplied out, parts included.
+    """
+
+    skeleton: str
+    parts: dict[str, str]
+    positions: int
+
+    def whole(self) -> str:
+        """The regex."""
+        return self.skeleton.translate(
+            {ord(mark): f"(?:{regex})" for mark, regex in self.parts.items()}
+        )
 
 
 class Piece(NamedTuple):
@@ -43,11 +64,17 @@ def literal(text: str) -> Piece:
     return Piece(_META.sub(r"\\\g<0>", text), positions, 0)
 
 
-def leaf(regex: str) -> Piece:
-    """A regex that comes from elsewhere."""
-    size = regex_size(regex)
+@lru_cache(maxsize=256)
+def part_size(regex: str) -> RegexSize:
+    """`regex_size` of a part; the same few come in every schema."""
+    return regex_size(regex)
+
+
+def placeholder(mark: str, regex: str) -> Piece:
+    """A character that stands for a regex from elsewhere, as large as that."""
+    size = part_size(regex)
     _check(size.positions, size.depth + 1)
-    return Piece(f"(?:{regex})", size.positions, size.depth + 1)
+    return Piece(mark, size.positions, size.depth + 1)
 
 
 def sequence(*pieces: Piece) -> Piece:

@@ -76,13 +76,6 @@ def with_type(kind: str, *terms: Term) -> Branches:
     return {**rest, kind: terms} if terms else rest
 
 
-def is_everything(branches: Branches) -> bool:
-    return branches is EVERYTHING or (
-        len(branches) == len(EVERYTHING)
-        and all(branches[kind] == terms for kind, terms in EVERYTHING.items())
-    )
-
-
 def intersect(left: Branches, right: Branches, budget: Budget) -> Branches:
     """What is in two unions.
 
@@ -141,12 +134,13 @@ def intersect_terms(left: Term, right: Term) -> tuple[Term, ...]:
         return left.intersect(right)
     if isinstance(left, StringSet) and isinstance(right, StringSet):
         return left.intersect(right)
-    term: ArrayTerm | ObjectTerm | None = None
     if isinstance(left, ArrayTerm) and isinstance(right, ArrayTerm):
+        array = left.intersect(right)
+        return () if array is None else (array,)
+    if isinstance(left, ObjectTerm) and isinstance(right, ObjectTerm):
         term = left.intersect(right)
-    elif isinstance(left, ObjectTerm) and isinstance(right, ObjectTerm):
-        term = left.intersect(right)
-    return () if term is None else (term,)
+        return () if term is None else (term,)
+    raise TypeError("two shapes of different types")
 
 
 def simplified(kind: str, terms: Iterable[Term]) -> tuple[Term, ...]:

@@ -90,7 +90,7 @@ def assertions(schema: Mapping[str, Any], dialect: Dialect) -> Mapping[str, Any]
     return found
 
 
-def annotations(schema: Mapping[str, Any], dialect: Dialect) -> dict[str, str]:
+def unasserted(schema: Mapping[str, Any], dialect: Dialect) -> dict[str, str]:
     """Keywords that a user may expect to assert something, and why they do not."""
     active = assertions(schema, dialect)
     found = {}

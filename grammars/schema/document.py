@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import referencing
 import referencing.exceptions
@@ -63,7 +63,13 @@ class Node:
 
     @property
     def dialect(self) -> Dialect:
+        """The dialect of the schema resource."""
         return self.scope.dialect
+
+
+class _Target(NamedTuple):
+    contents: object
+    resolver: Resolver
 
 
 @dataclass(slots=True)
@@ -81,8 +87,6 @@ class Document:
 
     Attributes:
         root: the whole schema.
-        has_unevaluated: is there an `unevaluatedProperties` or `unevaluatedItems` anywhere?
-        has_formats: is there a `format` anywhere?
     """
 
     def __init__(self, contents: bool | dict[str, Any], dialect: str | None = None) -> None:
@@ -103,8 +107,7 @@ class Document:
         self._features = _Features()
         self._walked: dict[int, object] = {}  # keeps foreign documents alive: ids are keys
         self._survey(contents, "")
-        specification = referencing.jsonschema.specification_with(URIS[chosen])
-        resource: Any = referencing.Resource(contents=contents, specification=specification)
+        resource = _resource(contents, URIS[chosen])
         identifier = resource.id() or ""
         registry: Any = REGISTRY
         self._registry = registry.with_resources([(identifier, resource), ("", resource)])
@@ -113,10 +116,12 @@ class Document:
 
     @property
     def has_unevaluated(self) -> bool:
+        """Is there an `unevaluatedProperties` or `unevaluatedItems` anywhere?"""
         return self._features.has_unevaluated
 
     @property
     def has_formats(self) -> bool:
+        """Is there a `format` anywhere?"""
         return self._features.has_formats
 
     def child(self, node: Node, *path: str | int) -> Node:
@@ -192,9 +197,7 @@ class Document:
         resource = resolver.lookup(reference.partition("#")[0] or resolver._base_uri)
         base = resource.resolver._base_uri
         static = self._registry.resolver(base_uri=base).lookup(f"#{fragment}")
-        return referencing._core.Resolved(  # type: ignore[attr-defined]
-            contents=static.contents, resolver=resource.resolver
-        )
+        return _Target(static.contents, resource.resolver)
 
     def _entered(self, schema: bool | dict[str, Any], pointer: str, scope: Scope) -> Node:
         """The node of a schema that is reached from `scope`; it may have an address of its own."""
@@ -203,8 +206,7 @@ class Document:
             is_hidden = "$ref" in schema and scope.dialect <= Dialect.DRAFT7
             if isinstance(schema.get(keyword), str) and not is_hidden:
                 dialect = _declared(schema, scope.dialect)
-                specification = referencing.jsonschema.specification_with(URIS[dialect])
-                resource: Any = referencing.Resource(contents=schema, specification=specification)
+                resource = _resource(schema, URIS[dialect])
                 scope = self._scope(scope.resolver.in_subresource(resource), dialect)
         return self._node(schema, pointer, scope)
 
@@ -247,6 +249,11 @@ class Document:
             if not features.has_unevaluated:
                 features.has_unevaluated = any(keyword in value for keyword in _UNEVALUATED)
             features.has_formats = features.has_formats or "format" in value
+
+
+def _resource(contents: object, uri: str) -> Any:
+    specification: Any = referencing.jsonschema.specification_with(uri)
+    return specification.create_resource(contents)
 
 
 def _declared(contents: object, default: Dialect) -> Dialect:

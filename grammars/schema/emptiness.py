@@ -7,7 +7,8 @@ question that leads back there is given up: the answer is then "not plain to see
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING
 
 from specrt.grammars.schema.branches import (
     EVERYTHING,
@@ -38,7 +39,6 @@ MAX_LOOK_AHEAD = 3  # levels of values inside values
 MAX_STEPS = 3_000  # of work for one question
 
 Key = tuple[Literal, bool]
-Answer = TypeVar("Answer")
 
 
 class _InterruptedError(Exception):
@@ -55,6 +55,7 @@ class Prober:
     def __init__(self, expander: Expander) -> None:
         self._expander = expander
         self._level = 0  # of questions inside questions
+        self._answers: dict[tuple[Place, bool, int], bool] = {}
         self._active: dict[Key, int] = {}  # literals being expanded, and at which level
 
     def enter(self, key: Key, limit: int) -> None:
@@ -80,14 +81,14 @@ class Prober:
     def pruned(self, branches: Branches) -> Branches:
         """The same without shapes that are plainly empty."""
         kept = {
-            kind: tuple(term for term in terms if not self._ask(self._is_empty, term))
+            kind: tuple(term for term in terms if not self._ask(partial(self._is_empty, term)))
             for kind, terms in branches.items()
         }
         return {kind: terms for kind, terms in kept.items() if terms}
 
     def is_empty_place(self, place: Place) -> bool:
         """Is it plain to see that nothing satisfies a place?"""
-        return self._ask(lambda depth: self._is_empty_place(place, depth))
+        return self._ask(partial(self._is_empty_place, place))
 
     def overlaps(self, children: Sequence[Node], base: Branches) -> list[list[int]]:
         """For each alternative, those that may hold together with it."""
@@ -97,19 +98,20 @@ class Prober:
             base = {**base, "string": EVERYTHING["string"]}
         for left in range(len(children)):
             for right in range(left + 1, len(children)):
-                pair = (children[left], children[right])
                 if not expander.without_asserting_formats(
-                    lambda pair=pair: self._ask(lambda depth: self._is_disjoint(*pair, base, depth))
+                    partial(
+                        self._ask, partial(self._is_disjoint, children[left], children[right], base)
+                    )
                 ):
                     found[left].append(right)
                     found[right].append(left)
         return found
 
-    def _ask(self, question: Callable[..., bool], *arguments: object) -> bool:
+    def _ask(self, question: Callable[[int], bool]) -> bool:
         self._level += 1
         try:
             with self._expander.budget.limited(MAX_STEPS):
-                return question(*arguments, MAX_LOOK_AHEAD)
+                return question(MAX_LOOK_AHEAD)
         except TooLargeError:
             raise
         except UnsupportedError:
@@ -129,6 +131,8 @@ class Prober:
             for term in terms:
                 for other in second.get(kind, ()):
                     expander.budget.spend()
+                    if self._have_no_common_property(term, other, depth):
+                        continue
                     for joined in intersect_terms(term, other):
                         if self._is_empty(joined, depth):
                             continue
@@ -137,6 +141,27 @@ class Prober:
                             for whole in intersect_terms(joined, outer):
                                 if not self._is_empty(whole, depth):
                                     return False
+        return True
+
+    def _have_no_common_property(self, left: Term, right: Term, depth: int) -> bool:
+        """Is there a required property whose values are disjoint, such as a discriminator?"""
+        if not isinstance(left, ObjectTerm) or not isinstance(right, ObjectTerm):
+            return False
+        return any(
+            self._are_disjoint(left.entry(name).place, right.entry(name).place, depth - 1)
+            for name in left.required & right.required
+        )
+
+    def _are_disjoint(self, left: Place, right: Place, depth: int) -> bool:
+        if depth <= 0:
+            return False
+        first, second = self._expander.place(left), self._expander.place(right)
+        for kind, terms in first.items():
+            for term in terms:
+                for other in second.get(kind, ()):
+                    self._expander.budget.spend()
+                    if not all(self._is_empty(x, depth) for x in intersect_terms(term, other)):
+                        return False
         return True
 
     def _is_empty(self, term: Term, depth: int) -> bool:
@@ -173,6 +198,13 @@ class Prober:
             return False
         if place == NOTHING:
             return True
+        key = (place, self._expander.asserts_formats, depth)
+        found = self._answers.get(key)
+        if found is None:
+            found = self._answers[key] = self._has_no_shape(place, depth)
+        return found
+
+    def _has_no_shape(self, place: Place, depth: int) -> bool:
         try:
             branches = self._expander.place(place)
         except TooLargeError:

@@ -21,7 +21,7 @@ from specrt.grammars.schema.branches import (
     intersect,
     unite,
 )
-from specrt.grammars.schema.dialects import Dialect, annotations
+from specrt.grammars.schema.dialects import Dialect, unasserted
 from specrt.grammars.schema.document import Document, Node
 from specrt.grammars.schema.emptiness import Prober
 from specrt.grammars.schema.evaluation import forgotten
@@ -42,6 +42,7 @@ from specrt.grammars.schema.unsupported import UnsupportedError
 from specrt.grammars.schema_walk import join_pointer
 
 MAX_RULES = 20_000
+MANY_TERMS = 16  # of one type: then it pays to look which of them are empty
 MAX_DEPTH = 48  # of schemas inside schemas that all apply to one value
 
 __all__ = ["ImpossibleError", "normalise"]
@@ -146,7 +147,7 @@ class Expander:
             found = EVERYTHING
             for literal in sorted(place, key=_rank):
                 try:
-                    found = intersect(found, self._branches(literal), self.budget)
+                    found = self.intersect(found, self._branches(literal))
                 except TooLargeError:
                     raise
                 except UnsupportedError as error:
@@ -209,6 +210,13 @@ class Expander:
         """The same without shapes that are plainly empty a few levels down."""
         return self._prober.pruned(branches)
 
+    def intersect(self, left: Branches, right: Branches) -> Branches:
+        """What is in two unions, without plainly empty shapes where there are many."""
+        found = intersect(left, right, self.budget)
+        if any(len(terms) > MANY_TERMS for terms in found.values()):
+            return self.pruned(found)
+        return found
+
     def is_empty_place(self, place: Place) -> bool:
         """Is it plain to see that nothing satisfies a place?"""
         return self._prober.is_empty_place(place)
@@ -226,7 +234,7 @@ class Expander:
             self._containers[key] = (value, container_schema(value, dialect))
         return self._containers[key][1]
 
-    def without_asserting_formats(self, ask: Callable[[], Any]) -> Any:
+    def without_asserting_formats(self, ask: Callable[[], bool]) -> bool:
         """The answer to a question under which formats are annotations."""
         before = self.asserts_formats
         self.asserts_formats = False
@@ -268,7 +276,7 @@ class Expander:
 
     def _assert(self, node: Node) -> Branches:
         if isinstance(node.schema, dict) and len(node.schema) > len(node.fields):
-            for keyword, reason in annotations(node.schema, node.dialect).items():
+            for keyword, reason in unasserted(node.schema, node.dialect).items():
                 self.annotate(node, keyword, reason)
         result = EVERYTHING
         for unit in units_of(node.fields):
@@ -282,7 +290,7 @@ class Expander:
                     result = unit.assert_(self, node, result)
                 else:
                     part = unit.assert_(self, node, result)
-                    result = intersect(result, part, self.budget)
+                    result = self.intersect(result, part)
             except UnsupportedError as error:
                 error.keyword = error.keyword or keyword
                 error.pointer = error.pointer or join_pointer(node.pointer, error.keyword)

@@ -16,6 +16,7 @@ from specrt.grammars.schema.terms import (
     Entry,
     Literal,
     Place,
+    Term,
     both,
     closed_array,
     least,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from specrt.grammars.schema.expand import Expander
 
 MAX_DISTINCT = 6  # values that items which differ from each other may have
+MAX_PARTS = 100  # choices of items
 MAX_PLACES = 6  # items of which some must satisfy a `contains`, when they are told apart
 
 
@@ -54,13 +56,31 @@ def _without_contains(expander: Expander, term: ArrayTerm) -> list[ArrayTerm]:
     term = replace(term, contains=frozenset(items))
     if not items or (len(items) == 1 and not term.prefix):
         return [term]
+    parts: list[ArrayTerm] | None = [term]
     for item in items:
-        parts = _told_apart(expander, term, item)
-        if parts is not None:
-            return [more for part in parts for more in _without_contains(expander, part)]
+        parts = _all_told_apart(expander, parts, item)
+        if parts is None:
+            break
+    if parts is not None:
+        return parts
     error = UnsupportedError("`contains` beside listed items or another `contains`")
     expander.give_up([item.origin for item in items], error)
     return [replace(term, contains=frozenset())]
+
+
+def _all_told_apart(
+    expander: Expander, terms: list[ArrayTerm], item: ContainsTerm
+) -> list[ArrayTerm] | None:
+    found = []
+    for term in terms:
+        parts = _told_apart(expander, term, item)
+        if parts is None:
+            return None
+        for part in parts:
+            expander.budget.spend(1 + len(part.prefix))
+            if not any(expander.is_empty_place(entry.place) for entry in part.prefix):
+                found.append(part)
+    return found if len(found) <= MAX_PARTS else None
 
 
 def _merged(term: ArrayTerm) -> list[ContainsTerm]:
@@ -159,12 +179,12 @@ def _distinct(expander: Expander, term: ArrayTerm) -> tuple[ArrayTerm, bool]:
     """Does `uniqueItems` have to be said, and how long can the array be then?"""
     if not term.unique or (term.maximum is not None and term.maximum <= 1):
         return term, False
-    if term.rest.place == NOTHING and all(
+    is_short = term.rest.place == NOTHING and len(term.prefix) <= MAX_PLACES
+    if is_short and all(
         expander.is_empty_place(both(left.place, right.place))
-        for left, right in combinations(term.prefix[: MAX_PLACES + 1], 2)
+        for left, right in combinations(term.prefix, 2)
     ):
-        if len(term.prefix) <= MAX_PLACES:
-            return term, False
+        return term, False
     try:
         if term.prefix or term.contains:
             raise UnsupportedError("unique items beside listed items or `contains`")
@@ -182,20 +202,23 @@ def _num_values(expander: Expander, place: Place) -> int | None:
     """The number of values that satisfy a place, None if they are many."""
     count = 0
     for terms in expander.place(place).values():
-        for item in terms:
-            if isinstance(item, NullShape):
-                count += 1
-            elif isinstance(item, BooleanShape):
-                count += len(item.values)
-            elif isinstance(item, StringSet) and item.values is not None:
-                count += len(item.values)
-            elif isinstance(item, NumberSet) and item.values is not None:
-                count += len(item.values)
-            elif isinstance(item, NumberSet) and item.is_integer:
-                values = item.multiples(MAX_DISTINCT)
-                if values is None:
-                    return None
-                count += len(values)
-            else:
+        for term in terms:
+            num_values = _size(term)
+            if num_values is None:
                 return None
+            count += num_values
     return count if count <= MAX_DISTINCT else None
+
+
+def _size(term: Term) -> int | None:
+    """The number of values of a scalar shape, None if they are many."""
+    if isinstance(term, NullShape):
+        return 1
+    if isinstance(term, BooleanShape):
+        return len(term.values)
+    if isinstance(term, NumberSet | StringSet) and term.values is not None:
+        return len(term.values)
+    if isinstance(term, NumberSet) and term.is_integer:
+        values = term.multiples(MAX_DISTINCT)
+        return None if values is None else len(values)
+    return None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from specrt.grammars.schema.branches import (
     EMPTY,
     EVERYTHING,
+    MAX_TERMS,
     Branches,
     intersect,
     only,
@@ -138,9 +139,11 @@ def _number_text(node: Node, value: int | float) -> str:
 
 def _containers(expander: Expander, node: Node, keyword: str, values: list[Any]) -> list[Node]:
     """A schema for each array and object among literals."""
-    nodes = []
+    nodes: list[Node] = []
     for value in values:
         if isinstance(value, list | dict):
+            if len(nodes) == MAX_TERMS:
+                raise UnsupportedError(f"more than {MAX_TERMS} arrays and objects")
             schema = expander.container_schema(value, node.dialect)
             nodes.append(expander.document.synthetic(node, schema, keyword))
     return nodes

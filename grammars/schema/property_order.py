@@ -54,7 +54,7 @@ class PropertyOrder:
                             required.update(dict.fromkeys((name, *names)))
             # In the order of the document: what this schema applies comes before what follows it.
             stack += reversed(inside)
-        return {name: index for index, name in enumerate((listed | required))}
+        return {name: index for index, name in enumerate(listed | required)}
 
     def _nodes(self, place: Place) -> list[Node]:
         nodes = []

@@ -65,9 +65,9 @@ def both(left: Place, right: Place) -> Place:
         return NOTHING
     joined = left | right
     for literal in joined:
-        if isinstance(literal, Literal) and literal.is_negated:
-            if Literal(literal.node) in joined:
-                return NOTHING
+        is_negated = isinstance(literal, Literal) and literal.is_negated
+        if is_negated and Literal(literal[0]) in joined:
+            return NOTHING
     return joined
 
 
@@ -83,6 +83,7 @@ class Entry(NamedTuple):
     is_evaluated: bool = False
 
     def both(self, other: Entry) -> Entry:
+        """What satisfies two entries."""
         return Entry(both(self.place, other.place), self.is_evaluated or other.is_evaluated)
 
 
@@ -139,6 +140,7 @@ class ArrayTerm:
     unique: frozenset[Origin] = frozenset()
 
     def item(self, index: int) -> Entry:
+        """What stands at an index."""
         return self.prefix[index] if index < len(self.prefix) else self.rest
 
     def intersect(self, other: ArrayTerm) -> ArrayTerm | None:

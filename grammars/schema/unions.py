@@ -15,9 +15,9 @@ from specrt.grammars.schema.branches import (
     unite,
     with_type,
 )
+from specrt.grammars.schema.dialects import Dialect
 from specrt.grammars.schema.document import Node
 from specrt.grammars.schema.evaluation import all_combinations
-from specrt.grammars.schema.dialects import Dialect
 from specrt.grammars.schema.object_keywords import requiring, without
 from specrt.grammars.schema.terms import Literal
 from specrt.grammars.schema.unsupported import UnsupportedError
@@ -50,7 +50,7 @@ def assert_all_of(expander: Expander, node: Node, _: Branches) -> Branches:
     """`allOf`."""
     result = EVERYTHING
     for child in _children(expander, node, "allOf"):
-        result = intersect(result, expander.schema(child), expander.budget)
+        result = expander.intersect(result, expander.schema(child))
     return result
 
 
@@ -72,7 +72,7 @@ def deny_any_of(expander: Expander, literal: Literal) -> Branches:
     """Not `anyOf`."""
     result = EVERYTHING
     for child in _children(expander, literal.node, "anyOf"):
-        result = intersect(result, expander.denial(child, literal), expander.budget)
+        result = expander.intersect(result, expander.denial(child, literal))
     return result
 
 
@@ -186,7 +186,7 @@ def assert_dependencies(keyword: str) -> Callable[[Expander, Node, Branches], Br
                 needed = expander.schema(expander.document.child(node, keyword, name))
                 needed = intersect(here, needed, expander.budget)
             either = unite(with_type("object", without(name)), needed)
-            result = intersect(result, either, expander.budget)
+            result = expander.intersect(result, either)
         return result
 
     return assert_

@@ -1,6 +1,7 @@
-"""`specrt bench equality`: speculation, batch and cache must not change a single token.
+"""`specrt bench equality`: speculation, batch, cache and grammar engine must not change a token.
 
-Every request runs with every set of draft sources, at temperature 0 and 1, alone and in a batch.
+Every request runs with every set of draft sources, at temperature 0 and 1, alone and in a batch,
+and with all sources again while llguidance runs every schema.
 The reference is plain decoding, one request at a time. Where outputs part, the scores there are
 computed anew: attention over other shapes rounds differently, so two scores closer than TIE_GAP may
 change places, or a token so close to an edge of the support may cross it. Anything else is a
@@ -12,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Literal, NamedTuple
 
 from specrt.bench.divergence import Divergence, Key, divergences
 from specrt.bench.environment import describe, environment
@@ -27,14 +29,24 @@ from specrt.request import EngineRequest, SamplingParams
 
 # Share of the requests that may have a tie.
 MAX_TIED_SHARE = 0.01
-SOURCES = {
-    "none": "",
-    "forced,choices": "forced,choices",
-    "history": "history",
-    "all": "forced,choices,history",
+
+
+class Way(NamedTuple):
+    """How an engine is set up: its draft sources, and what runs schemas."""
+
+    sources: str
+    grammar_backend: Literal["auto", "llguidance"] = "auto"
+
+
+WAYS = {
+    "none": Way(""),
+    "forced,choices": Way("forced,choices"),
+    "history": Way("history"),
+    "all": Way("forced,choices,history"),
+    "all, llguidance": Way("forced,choices,history", "llguidance"),
 }
 # With a draft head also:
-HEAD_SOURCES = {"head": "eagle", "all and head": "forced,choices,history,eagle"}
+HEAD_WAYS = {"head": Way("eagle"), "all and head": Way("forced,choices,history,eagle")}
 TEMPERATURES = (0.0, 1.0)
 REFERENCE = "none"
 # Requests that go through every run before the next ones start, so that a prompt is still cached
@@ -93,19 +105,20 @@ def run(options: EqualityOptions) -> int:
     env = environment()
     print(describe(env))
 
-    def open_generator(sources: str) -> EngineGenerator:
+    def open_generator(way: Way) -> EngineGenerator:
         return EngineGenerator(
             engine_config(
                 options.model_path,
-                sources,
+                way.sources,
                 num_threads=options.num_threads,
                 max_total_tokens=_MAX_TOTAL_TOKENS,
-                draft_model_path=options.draft_model_path if "eagle" in sources else None,
+                draft_model_path=options.draft_model_path if "eagle" in way.sources else None,
                 check_cache=True,
+                grammar_backend=way.grammar_backend,
             )
         )
 
-    reference = open_generator(SOURCES[REFERENCE])
+    reference = open_generator(WAYS[REFERENCE])
     cases = reference.cases(traces, options.requests, options.max_prompt_tokens)
     if len(cases) < options.requests:
         raise ConfigError(
@@ -118,7 +131,7 @@ def run(options: EqualityOptions) -> int:
         reference,
         open_generator,
         cases,
-        SOURCES | (HEAD_SOURCES if has_head else {}),
+        WAYS | (HEAD_WAYS if has_head else {}),
         max_tokens=options.max_tokens,
         batch_size=options.batch_size,
         seed=options.seed,
@@ -133,9 +146,9 @@ def run(options: EqualityOptions) -> int:
 
 def compare_all(
     reference: Generator,
-    open_generator: Callable[[str], Generator],
+    open_generator: Callable[[Way], Generator],
     cases: list[Case],
-    sources: Mapping[str, str] = SOURCES,
+    ways: Mapping[str, Way] = WAYS,
     *,
     max_tokens: int,
     batch_size: int,
@@ -147,9 +160,9 @@ def compare_all(
 
     Args:
         reference: plain decoding; asked again about every divergence.
-        open_generator: makes a generator with the draft sources given.
+        open_generator: makes a generator that is set up as given.
         cases: the requests.
-        sources: name -> draft sources of the runs; `none` among them.
+        ways: name -> how the runs are set up; `none` among them.
         max_tokens: output tokens at most.
         batch_size: size of the batched runs.
         seed: request i takes seed + i.
@@ -158,12 +171,12 @@ def compare_all(
     """
     report = EqualityReport(num_requests=len(cases))
     generators = {
-        name: reference if name == REFERENCE else open_generator(names)
-        for name, names in sources.items()
+        name: reference if name == REFERENCE else open_generator(way)
+        for name, way in ways.items()
     }
     keys = [
         Key(name, temperature, size)
-        for name in sources
+        for name in ways
         for temperature in TEMPERATURES
         for size in (1, batch_size)
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from specrt.bench.traces import Trace
-from specrt.config import CacheConfig, EngineConfig, ModelConfig, SpeculativeConfig
+from specrt.config import CacheConfig, EngineConfig, GrammarConfig, ModelConfig, SpeculativeConfig
 from specrt.errors import EngineError, RequestError
 from specrt.request import EngineRequest, RequestStats, SamplingParams, TokenLogprob
 
@@ -198,6 +198,7 @@ def engine_config(
     max_total_tokens: int,
     draft_model_path: str | None = None,
     check_cache: bool = False,
+    grammar_backend: Literal["auto", "outlines", "llguidance"] = "auto",
 ) -> EngineConfig:
     """An engine with these draft sources, `eagle` (a head) among them; "" is plain decoding."""
     names = [name for name in draft_sources.split(",") if name]
@@ -214,4 +215,5 @@ def engine_config(
         model=ModelConfig(model_path=model_path, num_threads=num_threads),
         cache=CacheConfig(max_total_tokens=max_total_tokens, check_cache=check_cache),
         speculative=speculative,
+        grammar=GrammarConfig(grammar_backend=grammar_backend),
     )

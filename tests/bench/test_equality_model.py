@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from specrt.bench.equality import HEAD_SOURCES, SOURCES, compare_all, render
+from specrt.bench.equality import HEAD_WAYS, WAYS, Way, compare_all, render
 from specrt.bench.generator import EngineGenerator, engine_config
 from specrt.bench.traces import load_traces
 
 NUM_REQUESTS = 12
 
 
-def _open(sources: str) -> EngineGenerator:
+def _open(way: Way) -> EngineGenerator:
     return EngineGenerator(
-        engine_config(None, sources, num_threads=2, max_total_tokens=16_384, check_cache=True)
+        engine_config(
+            None,
+            way.sources,
+            num_threads=2,
+            max_total_tokens=16_384,
+            check_cache=True,
+            grammar_backend=way.grammar_backend,
+        )
     )
 
 
 @pytest.mark.slow
 def test_the_embedded_model_gives_the_same_tokens_in_all_runs() -> None:
-    reference = _open("")
+    reference = _open(WAYS["none"])
     # Short prompts, small schemas and some free text: some calls end within the limit.
     traces = load_traces(sources="star,bfcl_v4/simple,bfcl_v4/parallel")
     cases = reference.cases(traces, NUM_REQUESTS, max_prompt_tokens=450)
@@ -28,16 +35,16 @@ def test_the_embedded_model_gives_the_same_tokens_in_all_runs() -> None:
     assert 6 <= sum(must_call) < NUM_REQUESTS
     drafting: list[EngineGenerator] = []
 
-    def open_generator(sources: str) -> EngineGenerator:
-        drafting.append(_open(sources))
+    def open_generator(way: Way) -> EngineGenerator:
+        drafting.append(_open(way))
         return drafting[-1]
 
-    sources = SOURCES | HEAD_SOURCES
+    ways = WAYS | HEAD_WAYS
     report = compare_all(
-        reference, open_generator, cases, sources, max_tokens=32, batch_size=16, seed=7
+        reference, open_generator, cases, ways, max_tokens=32, batch_size=16, seed=7
     )
     assert report.is_passed, render(report)
-    assert report.num_runs == 4 * len(sources)
+    assert report.num_runs == 4 * len(ways)
     assert report.calls.get("valid", 0) > 0, "no call was finished"
     accepted = drafting[-1].engine.stats()["accepted_total"]
     assert isinstance(accepted, dict)

@@ -92,7 +92,7 @@ def _compare_all(
     reference = reference or FakeGenerator(gap=broken.gap)
     return equality.compare_all(
         reference,
-        lambda sources: broken if sources == equality.SOURCES["all"] else FakeGenerator(sources),
+        lambda way: broken if way == equality.WAYS["all"] else FakeGenerator(way.sources),
         _cases(count),
         max_tokens=6,
         batch_size=16,
@@ -100,12 +100,12 @@ def _compare_all(
     )
 
 
-def test_equal_outputs_pass_in_all_sixteen_runs() -> None:
+def test_equal_outputs_pass_in_all_twenty_runs() -> None:
     every = FakeGenerator("all")
     report = _compare_all(every)
     assert report.is_passed and report.divergences == []
-    assert (report.num_requests, report.num_runs) == (12, 16)
-    assert report.calls == {"valid": 12 * 16}
+    assert (report.num_requests, report.num_runs) == (12, 20)
+    assert report.calls == {"valid": 12 * 20}
     assert every.batch_sizes == [1, 16, 1, 16]
     assert "passed" in equality.render(report)
 

@@ -10,8 +10,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from normal_samples import SchemaMaker, ValueMaker, allows, parse, spoil, write
 
-from specrt.grammars.regular.automaton import Automaton, build
+from specrt.grammars.regular import schema_automaton as schema_automaton_module
+from specrt.grammars.regular.automaton import Automaton, build, complement_within, trim
 from specrt.grammars.regular.converter import NotRegular, predicted_size, to_regex
+from specrt.grammars.regular.schema_automaton import schema_automaton
 from specrt.grammars.schema.normal import (
     ArrayShape,
     BooleanShape,
@@ -43,7 +45,15 @@ def random_schema(rng: random.Random) -> tuple[NormalSchema, Automaton | None]:
     except NotRegular as error:
         assert "too large" in error.reason
         small = False
-    return schema, automaton_of(schema) if small else None
+    if not small:
+        return schema, None
+    automaton = schema_automaton(schema, item_separator=", ", key_separator=": ")
+    whole = automaton_of(schema)
+    assert complement_within(whole, automaton).is_empty()
+    assert complement_within(automaton, whole).is_empty()
+    useful = trim(automaton.table, automaton.start, automaton.final).num_states
+    assert useful <= len(automaton.table) <= useful + len(schema.rules) + 20
+    return schema, automaton
 
 
 def schema_of(*rules: Shape | tuple[Shape, ...]) -> NormalSchema:
@@ -82,7 +92,7 @@ def random_text(automaton: Automaton, rng: random.Random) -> str:
     return text.decode()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_accepts_exactly_what_the_normal_form_says(seed: int) -> None:
     rng = random.Random(seed)
@@ -97,7 +107,7 @@ def test_accepts_exactly_what_the_normal_form_says(seed: int) -> None:
             assert automaton.accepts(write(candidate).encode()) == expected, candidate
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32))
 def test_accepts_no_other_texts(seed: int) -> None:
     rng = random.Random(seed)
@@ -299,3 +309,59 @@ def test_predicted_size_follows_the_states() -> None:
         schema = schema_of(StringSet(max_length=longest))
         assert automaton_of(schema).num_states < predicted_size(schema) < 40_000
     assert predicted_size(schema_of(NumberSet(is_integer=True, minimum=Fraction(0)))) < 200
+
+
+def is_stitched(schema: NormalSchema, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Is the automaton put together without building the whole regex? It is right in any case."""
+    whole: list[str] = []
+
+    def spy(regex: str, **options: object) -> Automaton:
+        if "alphabet" not in options and "max_states" in options:
+            whole.append(regex)
+        return build(regex, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(schema_automaton_module, "build", spy)
+        stitched = schema_automaton(schema, item_separator=", ", key_separator=": ")
+    expected = automaton_of(schema)
+    assert complement_within(expected, stitched).is_empty()
+    assert complement_within(stitched, expected).is_empty()
+    return not whole
+
+
+def test_what_is_stitched(monkeypatch: pytest.MonkeyPatch) -> None:
+    integer, text = NumberSet(is_integer=True), StringSet()
+    tool = ObjectShape(
+        (
+            Property("city", 1, True),
+            Property("count", 2, True),
+            Property("country", 3, False),
+            Property("(a|b){2}", 4, False),
+            Property("é\n", 5, False),
+        )
+    )
+    words = StringSet(values=("celsius", "centigrade", "c", "$1|2", "été"))
+    numbers = NumberSet(values=("1", "12", "123", "-1"))
+    rules = (tool, text, integer, words, numbers, ArrayShape((), 1, 1, 3))
+    assert is_stitched(schema_of(*rules), monkeypatch)
+    assert is_stitched(schema_of((text, integer, NullShape(), BOOLEAN)), monkeypatch)
+    assert is_stitched(members(*[False] * 30), monkeypatch)
+    assert is_stitched(schema_of(StringSet(max_length=64)), monkeypatch)
+    # Where the next byte does not tell.
+    assert not is_stitched(schema_of((text, words)), monkeypatch)
+    assert not is_stitched(schema_of((numbers, integer)), monkeypatch)
+    assert not is_stitched(
+        schema_of((ArrayShape((), 1), ArrayShape((2,), None)), numbers, integer), monkeypatch
+    )
+    open_object = ObjectShape(
+        (Property("a", 1, True), Property("b", 1, False)),
+        (Extra(StringSet(excluded_values=frozenset("ab")), 1),),
+    )
+    assert not is_stitched(schema_of(open_object, text), monkeypatch)
+    assert not is_stitched(members(True, *[False] * 150), monkeypatch)
+
+
+def test_stitched_automata_are_bounded() -> None:
+    schema = schema_of(ArrayShape((1,) * 8, None, 8, 8), StringSet(max_length=64))
+    with pytest.raises(UnsupportedError, match=r"too large: an automaton of \d+ states"):
+        schema_automaton(schema, item_separator=",", key_separator=":", max_states=500)
