@@ -21,7 +21,7 @@ from specrt.grammars.byte_cache import ByteCache, CacheCounters
 from specrt.grammars.compile_worker import CompileError, CompileWorker
 from specrt.grammars.formats import ToolFormat, load_format
 from specrt.grammars.lark_schema import HEADER
-from specrt.grammars.matcher_arena import MatcherPrototype, RefusedError
+from specrt.grammars.llguidance_engine import MatcherPrototype, RefusedError
 from specrt.grammars.prepare import Backend, PreparedSchema, loosest_schema, prepare_schema
 from specrt.grammars.regions import TurnGrammar, Value
 from specrt.grammars.regular.automaton import Automaton, build

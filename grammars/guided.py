@@ -10,6 +10,7 @@ guided_grammar           a grammar in llguidance's Lark
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
@@ -28,6 +29,7 @@ GUIDED_FIELDS = {
 _NAMES = ("json", "regex", "choice", "grammar", "json_object")
 # Options of vLLM's that ask for nothing when false.
 _OPTIONS = ("disable_fallback", "disable_any_whitespace", "disable_additional_properties")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _SPECIAL = frozenset("\\.+*?()|[]{}^$")
 MAX_CHOICES = 1024
 
@@ -115,8 +117,8 @@ def _read(name: str, value: object, path: str) -> GuidedOutput:
         if not isinstance(value, list) or not 0 < len(value) <= MAX_CHOICES:
             raise _error(path, f"a list of 1 to {MAX_CHOICES} texts", value)
         for index, choice in enumerate(value):
-            if not isinstance(choice, str):
-                raise _error(f"{path}[{index}]", "text", choice)
+            if not isinstance(choice, str) or _CONTROL.search(choice):
+                raise _error(f"{path}[{index}]", "text without control characters", choice)
         return GuidedOutput("regex", choice_regex(value), path)
     if not isinstance(value, str) or not value:
         expected = "a regular expression" if name == "regex" else "the text of a Lark grammar"

@@ -21,7 +21,7 @@ from specrt.errors import GrammarError
 from specrt.grammars.base import DEAD, Unenforced
 from specrt.grammars.canonical import WINDOW_BYTES, canonical_run
 from specrt.grammars.json_scan import Scan, scan
-from specrt.grammars.matcher_arena import MatcherArena, MatcherPrototype
+from specrt.grammars.llguidance_engine import MatcherArena, MatcherPrototype
 from specrt.grammars.regular.automaton import Automaton
 from specrt.grammars.regular.state_masks import StateMasks, token_ids
 from specrt.grammars.turn_automaton import Hole, TurnAutomaton

@@ -2,7 +2,7 @@
 
 Everything here treats the schema as hostile input: sizes and depth are bounded before anything
 recursive looks at it, and no reference ever leaves the document. It knows no engine: what an engine
-cannot enforce is schema_audit.py's business.
+cannot enforce is the business of schema/.
 """
 
 from __future__ import annotations

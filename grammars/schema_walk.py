@@ -1,6 +1,6 @@
 """Where things stand inside a JSON Schema: pointers, local references, subschemas.
 
-It judges nothing: schema_check.py refuses, schema_audit.py finds what an engine cannot enforce.
+It judges nothing: schema_check.py refuses, schema/ finds what a grammar cannot enforce.
 """
 
 from __future__ import annotations

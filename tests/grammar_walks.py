@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tempfile
 from functools import cache
@@ -87,3 +88,15 @@ def random_output(
         assert node != DEAD
         state.commit(node)
     return output, DEAD
+
+
+def raw_json_lark(schema: dict[str, object]) -> str:
+    """llguidance's own reading of a schema, spelled in the style of the grammars here."""
+    options = {
+        "item_separator": ", ",
+        "key_separator": ": ",
+        "whitespace_flexible": False,
+        "json_allowed_escapes": '"\\bfnrt',
+    }
+    document = json.dumps({**schema, "x-guidance": options})
+    return f'%llguidance {{"no_forcing": true}}\nstart: %json {document}\n'

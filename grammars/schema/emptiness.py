@@ -19,7 +19,7 @@ from specrt.grammars.schema.branches import (
 from specrt.grammars.schema.document import Node
 from specrt.grammars.schema.normal import BooleanShape
 from specrt.grammars.schema.number_set import NumberSet
-from specrt.grammars.schema.string_emptiness import is_surely_empty
+from specrt.grammars.schema.string_emptiness import is_plainly_empty, is_surely_empty
 from specrt.grammars.schema.string_set import StringSet
 from specrt.grammars.schema.terms import (
     NOTHING,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from specrt.grammars.schema.expand import Expander
 
 MAX_LOOK_AHEAD = 3  # levels of values inside values
+MAX_AUTOMATA = 50  # sets of strings that need one, in a whole schema
 MAX_STEPS = 3_000  # of work for one question
 
 Key = tuple[Literal, bool]
@@ -56,6 +57,7 @@ class Prober:
         self._expander = expander
         self._level = 0  # of questions inside questions
         self._answers: dict[tuple[Place, bool, int], bool] = {}
+        self._sets_asked: set[StringSet] = set()
         self._active: dict[Key, int] = {}  # literals being expanded, and at which level
 
     def enter(self, key: Key, limit: int) -> None:
@@ -89,6 +91,13 @@ class Prober:
     def is_empty_place(self, place: Place) -> bool:
         """Is it plain to see that nothing satisfies a place?"""
         return self._ask(partial(self._is_empty_place, place))
+
+    def is_empty_set(self, strings: StringSet) -> bool:
+        """Is it known that no string is in a set? Automata are asked for a few sets only."""
+        found = is_plainly_empty(strings)
+        if found is None and len(self._sets_asked) < MAX_AUTOMATA:
+            self._sets_asked.add(strings)
+        return is_surely_empty(strings) if strings in self._sets_asked else bool(found)
 
     def overlaps(self, children: Sequence[Node], base: Branches) -> list[list[int]]:
         """For each alternative, those that may hold together with it."""
@@ -169,7 +178,7 @@ class Prober:
         if isinstance(term, BooleanShape):
             return not term.values
         if isinstance(term, StringSet):
-            return is_surely_empty(term)
+            return self.is_empty_set(term)
         if isinstance(term, NumberSet):
             try:
                 return term.is_empty()

@@ -30,6 +30,7 @@ from specrt.grammars.schema.keywords import Assertion, units_of
 from specrt.grammars.schema.leaf_keywords import container_schema
 from specrt.grammars.schema.normal import Finding, NormalSchema, Rule, RuleId
 from specrt.grammars.schema.property_order import PropertyOrder
+from specrt.grammars.schema.string_set import StringSet
 from specrt.grammars.schema.terms import (
     Choice,
     Literal,
@@ -159,19 +160,20 @@ class Expander:
         """What satisfies a schema."""
         return self.literal(Literal(node))
 
-    def denial(self, node: Node, parent: Literal | None) -> Branches:
+    def denial(self, node: Node, origin: Origin) -> Branches:
         """What does not satisfy a schema.
 
         Args:
             node: the schema.
-            parent: the negated literal that this belongs to, None if it is the outermost negation.
+            origin: the keyword that asks for it.
 
         Raises:
             UnsupportedError: it cannot be expanded; without a pointer for an outermost negation,
                 because it is the negation as a whole that cannot be enforced.
         """
         literal = Literal(node, is_negated=True)
-        if parent is not None:
+        self._origins.setdefault(literal, {})[origin] = None
+        if origin.literal is not None:
             return self.literal(literal)
         try:
             return self.literal(literal)
@@ -221,6 +223,10 @@ class Expander:
         """Is it plain to see that nothing satisfies a place?"""
         return self._prober.is_empty_place(place)
 
+    def is_empty_set(self, strings: StringSet) -> bool:
+        """Is it known that no string is in a set?"""
+        return self._prober.is_empty_set(strings)
+
     def annotate(self, node: Node, keyword: str, reason: str) -> None:
         """Note a keyword that asserts nothing."""
         self._annotations[join_pointer(node.pointer, keyword)] = reason
@@ -250,11 +256,15 @@ class Expander:
             origins: the keywords that it comes from; at least one.
             error: why it cannot be enforced.
         """
-        roots = list(dict.fromkeys(root for origin in origins for root in self._roots(origin)))
-        for pointer, keyword in roots:
-            if self._strict:
-                raise UnsupportedError(error.reason, pointer, keyword) from None
-            self._findings[pointer, keyword] = Finding(pointer, keyword, error.reason)
+        for origin in origins:
+            inner = join_pointer(origin.node.pointer, origin.keyword)
+            for pointer, keyword in self._roots(origin):
+                reason = error.reason
+                if pointer != inner:
+                    reason = f"{origin.keyword} at {inner} cannot be negated: {reason}"
+                if self._strict:
+                    raise UnsupportedError(reason, pointer, keyword) from None
+                self._findings[pointer, keyword] = Finding(pointer, keyword, reason)
 
     @property
     def _mode(self) -> bool:

@@ -13,7 +13,6 @@ from specrt.grammars.schema.finish_array import array_shapes
 from specrt.grammars.schema.finish_object import object_shapes
 from specrt.grammars.schema.normal import BooleanShape, NullShape, Shape
 from specrt.grammars.schema.number_set import NumberSet
-from specrt.grammars.schema.string_emptiness import is_surely_empty
 from specrt.grammars.schema.string_set import StringSet
 from specrt.grammars.schema.terms import ArrayTerm, ObjectTerm, Place
 from specrt.grammars.schema.unsupported import UnsupportedError
@@ -46,18 +45,20 @@ def shapes(expander: Expander, place: Place, branches: Branches) -> tuple[Shape,
             elif isinstance(term, ArrayTerm):
                 found += array_shapes(expander, term)
             else:
-                found += _leaf_shapes(term)
+                found += _leaf_shapes(expander, term)
     return tuple(dict.fromkeys(found))
 
 
-def _leaf_shapes(term: NullShape | BooleanShape | NumberSet | StringSet) -> list[Shape]:
+def _leaf_shapes(
+    expander: Expander, term: NullShape | BooleanShape | NumberSet | StringSet
+) -> list[Shape]:
     if isinstance(term, NumberSet):
         try:
             return [] if term.is_empty() else [_listed(term)]
         except UnsupportedError:
             return [term]
     if isinstance(term, StringSet):
-        return [] if is_surely_empty(term) else [term]
+        return [] if expander.is_empty_set(term) else [term]
     if isinstance(term, BooleanShape) and not term.values:
         return []
     return [term]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+from specrt.grammars.schema.branches import TooLargeError
 from specrt.grammars.schema.normal import Extra, ObjectShape, Property
 from specrt.grammars.schema.string_emptiness import is_surely_empty
 from specrt.grammars.schema.string_set import StringSet
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from specrt.grammars.schema.expand import Expander
 
 MAX_FINITE_KEYS = 200
+MAX_PARTS = 200  # ways to give names to properties that must be there
 MAX_OPTIONAL = 5  # listed properties beside which some other one must be there
 
 
@@ -75,25 +77,35 @@ def _allowed(term: ObjectTerm) -> list[str]:
 
 def _with_named(expander: Expander, term: ObjectTerm) -> list[ObjectTerm]:
     """The term as a union of terms in which every property that must be there has a name."""
-    if not term.some:
-        return [term]
-    some = min(term.some, key=lambda item: (item.origin.node.serial, item.origin.keyword))
+    parts = [term]
+    wanted = sorted(term.some, key=lambda some: (some.origin.node.serial, some.origin.keyword))
+    for some in wanted:
+        try:
+            found = [new for part in parts for new in _with_name(expander, part, some)]
+            if len(found) > MAX_PARTS:
+                raise UnsupportedError(f"more than {MAX_PARTS} combinations of names")
+        except TooLargeError:
+            raise
+        except UnsupportedError as error:
+            expander.give_up([some.origin], error)
+            found = [replace(part, some=part.some - {some}) for part in parts]
+        parts = found
+    return parts
+
+
+def _with_name(expander: Expander, term: ObjectTerm, some: SomeKey) -> list[ObjectTerm]:
     rest = replace(term, some=term.some - {some})
     parts = []
     for name in _allowed(term):
         if some.keys.contains(name):
+            expander.budget.spend(1 + len(term.properties) // 4)
             entry = Entry(both(term.properties[name].place, some.place))
             properties = {**term.properties, name: entry}
             named = closed_object(
                 replace(rest, properties=properties, required=rest.required | {name})
             )
             parts += [] if named is None else [named]
-    try:
-        parts += _with_unnamed(rest, some)
-    except UnsupportedError as error:
-        expander.give_up([some.origin], error)
-        parts = [rest]
-    return [named for part in parts for named in _with_named(expander, part)]
+    return parts + _with_unnamed(rest, some)
 
 
 def _with_unnamed(term: ObjectTerm, some: SomeKey) -> list[ObjectTerm]:
@@ -106,9 +118,20 @@ def _with_unnamed(term: ObjectTerm, some: SomeKey) -> list[ObjectTerm]:
     ]
     if not possible:
         return []
+    outside = [
+        KeyClass(keys, extra.entry)
+        for extra in term.extras
+        for without in some.keys.negate()
+        for keys in extra.keys.intersect(without)
+        if not is_surely_empty(keys)
+    ]
+    if outside and all(one.keys.values is not None for one in outside):
+        # All other names are known: they become listed ones.
+        names = {name: one.entry for one in outside for name in one.keys.values or ()}
+        listed = replace(term, properties={**term.properties, **names})
+        return _with_unnamed(_listed(listed), some)
     for extra in term.extras:
-        outside = [keys for without in some.keys.negate() for keys in extra.keys.intersect(without)]
-        if not some.place <= extra.entry.place or not all(map(is_surely_empty, outside)):
+        if outside or not some.place <= extra.entry.place:
             raise UnsupportedError("a property with a certain value under one of many names")
     if term.some or term.minimum > len(term.required):
         raise UnsupportedError("several properties under one of many names")
@@ -135,6 +158,7 @@ def _with_unnamed(term: ObjectTerm, some: SomeKey) -> list[ObjectTerm]:
 
 
 def _shape(expander: Expander, term: ObjectTerm, order: Mapping[str, int]) -> ObjectShape | None:
+    expander.budget.spend(1 + len(term.properties) // 4)
     names = sorted(_allowed(term), key=lambda name: order.get(name, len(order)))
     extras, required = term.extras, term.required
     minimum = term.minimum if term.minimum > len(required) else 0

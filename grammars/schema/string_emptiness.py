@@ -12,7 +12,7 @@ from specrt.grammars.schema.string_formats import string_format
 from specrt.grammars.schema.string_set import StringSet
 from specrt.grammars.schema.unsupported import UnsupportedError
 
-MAX_SIZE = 400  # of patterns that automata are built for
+MAX_SIZE = 150  # of patterns that automata are built for
 _MAX_SAMPLES = 6
 _MAX_CANDIDATES = 64
 _USUAL = ("a", "x", "0", "A", "-", "_", " ", "\u00e4", "\u2603")
@@ -21,6 +21,22 @@ _USUAL = ("a", "x", "0", "A", "-", "_", " ", "\u00e4", "\u2603")
 @lru_cache(maxsize=4096)
 def is_surely_empty(strings: StringSet) -> bool:
     """Is a set of strings known to be empty? False where that is too hard to tell."""
+    found = is_plainly_empty(strings)
+    if found is not None:
+        return found
+    patterns = strings.patterns + strings.excluded_patterns
+    size = sum(pattern.size for pattern in patterns) + sum(map(len, strings.excluded_values))
+    if size > MAX_SIZE or (strings.formats and patterns):
+        return False
+    try:
+        return bool(strings.is_empty())
+    except UnsupportedError:
+        return False
+
+
+@lru_cache(maxsize=4096)
+def is_plainly_empty(strings: StringSet) -> bool | None:
+    """Is a set of strings empty, as far as that is plain to see? None where it is not."""
     if strings.values is not None:
         return not strings.values
     if strings.max_length is not None and strings.min_length > strings.max_length:
@@ -33,14 +49,7 @@ def is_surely_empty(strings: StringSet) -> bool:
         return False
     if _start_differently(strings.patterns):
         return True
-    patterns = strings.patterns + strings.excluded_patterns
-    size = sum(pattern.size for pattern in patterns) + sum(map(len, strings.excluded_values))
-    if size > MAX_SIZE or (strings.formats and patterns):
-        return False
-    try:
-        return strings.is_empty()
-    except UnsupportedError:
-        return False
+    return None
 
 
 def _contains(strings: StringSet, text: str) -> bool:

@@ -19,7 +19,7 @@ from specrt.grammars.schema.dialects import Dialect
 from specrt.grammars.schema.document import Node
 from specrt.grammars.schema.evaluation import all_combinations
 from specrt.grammars.schema.object_keywords import requiring, without
-from specrt.grammars.schema.terms import Literal
+from specrt.grammars.schema.terms import Literal, Origin
 from specrt.grammars.schema.unsupported import UnsupportedError
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def deny_reference(keyword: str) -> Callable[[Expander, Literal], Branches]:
     """Not `$ref` and its like."""
 
     def deny(expander: Expander, literal: Literal) -> Branches:
-        return expander.denial(expander.document.target(literal.node, keyword), literal)
+        return expander.denial(
+            expander.document.target(literal.node, keyword), Origin(literal.node, keyword, literal)
+        )
 
     return deny
 
@@ -56,8 +58,9 @@ def assert_all_of(expander: Expander, node: Node, _: Branches) -> Branches:
 
 def deny_all_of(expander: Expander, literal: Literal) -> Branches:
     """Not `allOf`."""
+    origin = Origin(literal.node, "allOf", literal)
     children = _children(expander, literal.node, "allOf")
-    return unite(EMPTY, *(expander.denial(child, literal) for child in children))
+    return unite(EMPTY, *(expander.denial(child, origin) for child in children))
 
 
 def assert_any_of(expander: Expander, node: Node, base: Branches) -> Branches:
@@ -70,9 +73,14 @@ def assert_any_of(expander: Expander, node: Node, base: Branches) -> Branches:
 
 def deny_any_of(expander: Expander, literal: Literal) -> Branches:
     """Not `anyOf`."""
+    return _none_of(expander, literal, "anyOf")
+
+
+def _none_of(expander: Expander, literal: Literal, keyword: str) -> Branches:
+    origin = Origin(literal.node, keyword, literal)
     result = EVERYTHING
-    for child in _children(expander, literal.node, "anyOf"):
-        result = expander.intersect(result, expander.denial(child, literal))
+    for child in _children(expander, literal.node, keyword):
+        result = expander.intersect(result, expander.denial(child, origin))
     return result
 
 
@@ -89,7 +97,7 @@ def assert_one_of(expander: Expander, node: Node, base: Branches) -> Branches:
             part = intersect(part, base, expander.budget)
         for other in others[index]:
             try:
-                denied = expander.denial(children[other], None)
+                denied = expander.denial(children[other], Origin(node, "oneOf"))
             except UnsupportedError as error:
                 error.reason = f"alternatives {index} and {other} may both hold: {error.reason}"
                 raise
@@ -106,12 +114,8 @@ def relaxed_one_of(expander: Expander, node: Node, base: Branches) -> Branches:
 
 def deny_one_of(expander: Expander, literal: Literal) -> Branches:
     """Not `oneOf`: none of the alternatives holds, or two do."""
-    children = _children(expander, literal.node, "oneOf")
-    none = EVERYTHING
-    for child in children:
-        none = intersect(none, expander.denial(child, literal), expander.budget)
-    parts = [none]
-    for left, right in combinations(children, 2):
+    parts = [_none_of(expander, literal, "oneOf")]
+    for left, right in combinations(_children(expander, literal.node, "oneOf"), 2):
         found = intersect(expander.schema(left), expander.schema(right), expander.budget)
         parts.append(expander.pruned(found))
     return unite(*parts)
@@ -119,7 +123,7 @@ def deny_one_of(expander: Expander, literal: Literal) -> Branches:
 
 def assert_not(expander: Expander, node: Node, _: Branches) -> Branches:
     """`not`."""
-    return expander.denial(expander.document.child(node, "not"), None)
+    return expander.denial(expander.document.child(node, "not"), Origin(node, "not"))
 
 
 def deny_not(expander: Expander, literal: Literal) -> Branches:
@@ -138,7 +142,7 @@ def assert_if(expander: Expander, node: Node, _: Branches) -> Branches:
         yes = intersect(yes, expander.schema(child(node, "then")), expander.budget)
     elif not expander.tracks_evaluated:
         yes = EVERYTHING if "else" not in node.fields else yes
-    no = expander.denial(condition, None)
+    no = expander.denial(condition, Origin(node, "if"))
     if "else" in node.fields:
         no = intersect(no, expander.schema(child(node, "else")), expander.budget)
     return unite(yes, no)
@@ -162,11 +166,11 @@ def deny_if(expander: Expander, literal: Literal) -> Branches:
     parts = [EMPTY]
     if "then" in node.fields:
         yes = expander.schema(child(node, "if"))
-        denied = expander.denial(child(node, "then"), literal)
+        denied = expander.denial(child(node, "then"), Origin(node, "if", literal))
         parts.append(intersect(yes, denied, expander.budget))
     if "else" in node.fields:
-        no = expander.denial(child(node, "if"), literal)
-        denied = expander.denial(child(node, "else"), literal)
+        no = expander.denial(child(node, "if"), Origin(node, "if", literal))
+        denied = expander.denial(child(node, "else"), Origin(node, "if", literal))
         parts.append(intersect(no, denied, expander.budget))
     return unite(*parts)
 
@@ -205,7 +209,9 @@ def deny_dependencies(keyword: str) -> Callable[[Expander, Literal], Branches]:
             if isinstance(value, list):
                 denied = only("object", *(without(other) for other in dict.fromkeys(value)))
             else:
-                denied = expander.denial(expander.document.child(node, keyword, name), literal)
+                denied = expander.denial(
+                    expander.document.child(node, keyword, name), Origin(node, keyword, literal)
+                )
             parts.append(intersect(here, denied, expander.budget))
         return unite(*parts)
 

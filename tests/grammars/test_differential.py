@@ -15,10 +15,9 @@ from functools import cache
 import jsonschema
 import numpy as np
 import pytest
-from grammar_walks import ids_of, real_vocabulary
+from grammar_walks import ids_of, raw_json_lark, real_vocabulary
 
 from specrt.grammars.lark_schema import schema_lark
-from specrt.grammars.lark_text import json_block, json_lark
 from specrt.grammars.llguidance_engine import RefusedError, build_matcher
 from specrt.grammars.regular.automaton import build
 from specrt.grammars.regular.converter import to_regex
@@ -225,7 +224,7 @@ class Walk:
         normal = normalise(schema, strict=True)
         self.lark = schema_lark(normal, **SEPARATORS, then_anything=False)
         self.ours = build_matcher(self.vocabulary, self.lark)
-        raw = json_lark(json_block(schema, ", ", ": "))
+        raw = raw_json_lark(schema)
         self.theirs = build_matcher(self.vocabulary, raw)
         self.automaton = self.tokens = None
         self.state = 0

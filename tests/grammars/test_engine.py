@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from specrt.errors import GrammarError
 from specrt.grammars.base import DEAD, GrammarRecipe, ToolSpec
 from specrt.grammars.compiler import GrammarCompiler
-from specrt.grammars.matcher_arena import MatcherPrototype, RefusedError
+from specrt.grammars.llguidance_engine import MatcherPrototype, RefusedError
 from specrt.grammars.regions import TurnGrammar
 from specrt.grammars.turn_automaton import value_turn
 

@@ -155,7 +155,7 @@ def cases(draw: st.DrawFn) -> tuple[Any, Dialect, list[Any]]:
     return schema, dialect, draw(st.lists(INSTANCES, min_size=5, max_size=20))
 
 
-SETTINGS = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @SETTINGS

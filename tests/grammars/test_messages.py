@@ -64,6 +64,36 @@ def test_tool_results_follow_calls() -> None:
     assert messages[3] == Message(role="tool", content="1", name="f")
 
 
+def test_an_assistant_may_have_said_nothing() -> None:
+    silent = Message(role="assistant", content="")
+    for said in ({"content": None}, {"content": ""}, {"content": None, "tool_calls": []}):
+        assert read(USER, {"role": "assistant", **said})[1] == silent
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"content": None, "refusal": "I must not."},
+        {"refusal": "I must not."},
+        {"content": [{"type": "refusal", "refusal": "I must"}, {"type": "text", "text": " not."}]},
+    ],
+)
+def test_a_refusal_is_what_the_assistant_said(said: dict[str, Any]) -> None:
+    refused = Message(role="assistant", content="I must not.", name="a")
+    assert read(USER, {"role": "assistant", "name": "a", **said})[1] == refused
+
+
+def test_older_calls_and_results_are_read_as_the_newer_ones() -> None:
+    function = {"name": "f", "arguments": '{"a":1}'}
+    older = read(
+        USER,
+        {"role": "assistant", "content": None, "function_call": function},
+        {"role": "function", "name": "f", "content": "1"},
+    )
+    newer = read(USER, asked(call('{"a":1}')), {"role": "tool", "name": "f", "content": "1"})
+    assert older == newer
+
+
 @pytest.mark.parametrize(
     ("messages", "param", "message"),
     [
@@ -71,10 +101,40 @@ def test_tool_results_follow_calls() -> None:
         ([], "messages", r"a list of at least one message, got \[\]"),
         (["hi"], "messages[0]", "an object with role and content, got 'hi'"),
         ([USER, {"content": "x"}], "messages[1].role", "system, developer, user.*, got null"),
-        ([{"role": "function", "content": "x"}], "messages[0].role", "got 'function'"),
+        (
+            [USER, {"role": "function", "content": "x", "name": "f"}],
+            "messages[1].role",
+            "only behind the assistant",
+        ),
+        (
+            [USER, {"role": "assistant", "content": [{"type": "refusal"}]}],
+            "messages[1].content[0].refusal",
+            "expected text, got null",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "refusal", "refusal": "no"}]}],
+            "messages[0].content[0].type",
+            "got 'refusal'",
+        ),
+        (
+            [USER, {"role": "assistant", "content": "yes", "refusal": "no"}],
+            "messages[1].refusal",
+            "null beside a content, got 'no'",
+        ),
+        (
+            [USER, asked(call("{}"), function_call={"name": "f", "arguments": "{}"})],
+            "messages[1].function_call",
+            "null beside tool_calls",
+        ),
+        (
+            [USER, asked({"type": "custom", "custom": {"name": "f", "input": "x"}})],
+            "messages[1].tool_calls[0].type",
+            "got 'custom'",
+        ),
         ([{"role": ["user"], "content": "x"}], "messages[0].role", r"got \['user'\]"),
         ([{"role": "user"}], "messages[0].content", "text or a list of text parts, got null"),
         ([USER, {"role": "assistant"}], "messages[1].content", "text or tool_calls, got null"),
+        ([{"role": "user", "content": None}], "messages[0].content", "got null"),
         ([USER, asked()], "messages[1].content", "text or tool_calls, got null"),
         ([{"role": "user", "content": 5}], "messages[0].content", "got 5"),
         (
@@ -114,8 +174,8 @@ def test_tool_results_follow_calls() -> None:
         ([USER, asked(call(None))], "messages[1].tool_calls[0].function.arguments", "got null"),
         (
             [USER, {"role": "assistant", "content": "x", "function_call": {"name": "f"}}],
-            "messages[1].function_call",
-            "use tool_calls",
+            "messages[1].function_call.arguments",
+            "the JSON text of an object, got null",
         ),
         ([{**USER, "name": 3}], "messages[0].name", "expected text, got 3"),
     ],

@@ -41,6 +41,35 @@ def test_required_and_named() -> None:
     )
 
 
+def allowed(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_allowed_tools() -> None:
+    only = build_recipe(TOOLS, tool_choice=allowed("auto", "now"))
+    assert only == GrammarRecipe(kind="tools", tools=(SPECS[1],))
+    both = build_recipe(TOOLS, tool_choice=allowed("required", "now", "get_weather", "now"))
+    assert both == GrammarRecipe(kind="tools", tools=SPECS, require_call=True)
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED, allowed("required", "now")])
+def test_a_response_format_changes_nothing_where_calls_are_required(choice: object) -> None:
+    body = {"type": "json_schema", "json_schema": {"name": "r", "schema": SCHEMA}}
+    with_format = build_recipe(TOOLS, tool_choice=choice, response_format=body)
+    assert with_format == build_recipe(TOOLS, tool_choice=choice) is not None
+
+
+def test_guided_outputs() -> None:
+    assert build_recipe(guided={"guided_regex": "a+"}) == GrammarRecipe(kind="regex", schema="a+")
+    lark = build_recipe(TOOLS, tool_choice="none", guided={"guided_grammar": 'start: "a"'})
+    assert lark == GrammarRecipe(kind="lark", schema='start: "a"')
+    json_recipe = build_recipe(guided={"guided_json": SCHEMA}, strict_level="exact")
+    assert json_recipe == GrammarRecipe(kind="json", schema=json.dumps(SCHEMA), strict=True)
+    both = build_recipe(guided={"regex": "a"}, response_format={"type": "text"})
+    assert both == GrammarRecipe(kind="regex", schema="a")
+
+
 @pytest.mark.parametrize("choice", [None, "none"])
 @pytest.mark.parametrize("tools", [None, []])
 def test_no_tools_and_none_are_free_text(tools: object, choice: object) -> None:
@@ -150,10 +179,34 @@ def test_arguments_are_always_an_object() -> None:
             "expected the name of a tool, got null",
         ),
         (
+            {"tools": TOOLS, "tool_choice": {"type": "custom", "custom": {"name": "now"}}},
+            ToolChoiceError,
+            "tool_choice",
+            r"custom tools are not supported\), got 'custom'",
+        ),
+        (
             {"tools": TOOLS, "tool_choice": {"type": "allowed_tools"}},
             ToolChoiceError,
             "tool_choice",
-            "as 'allowed_tools', are not supported",
+            "allowed_tools: expected an object with mode and tools, got null",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": allowed("none", "now")},
+            ToolChoiceError,
+            "tool_choice",
+            "allowed_tools.mode: expected 'auto' or 'required', got 'none'",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": allowed("auto")},
+            ToolChoiceError,
+            "tool_choice",
+            r"allowed_tools.tools: expected a list of at least one tool, got \[\]",
+        ),
+        (
+            {"tools": TOOLS, "tool_choice": allowed("auto", "now", "later")},
+            ToolChoiceError,
+            "tool_choice",
+            r"tools\[1\].function.name: expected one of 'get_weather', 'now', got 'later'",
         ),
         ({"tools": TOOLS, "tool_choice": "any"}, ToolChoiceError, "tool_choice", "got 'any'"),
         ({"tool_choice": "required"}, ToolChoiceError, "tool_choice", "got 'required'; add tools"),
@@ -184,10 +237,22 @@ def test_arguments_are_always_an_object() -> None:
             "tool_choice 'auto'.*send tool_choice 'none' to get JSON",
         ),
         (
-            {"tools": TOOLS, "tool_choice": NAMED, "response_format": {"type": "json_object"}},
+            {"tools": TOOLS, "tool_choice": NAMED, "guided": {"guided_choice": ["a"]}},
             RequestError,
-            "response_format",
-            "leave response_format out to get calls",
+            "guided_choice",
+            "leave guided_choice out to get calls",
+        ),
+        (
+            {"response_format": {"type": "json_object"}, "guided": {"regex": "a"}},
+            RequestError,
+            "regex",
+            "got response_format too",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "name": 3}}},
+            RequestError,
+            "response_format.json_schema.name",
+            "expected text, got 3",
         ),
     ],
 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from specrt.grammars.base import DEAD
 from specrt.grammars.formats import load_format
-from specrt.grammars.matcher_arena import MatcherPrototype
+from specrt.grammars.llguidance_engine import MatcherPrototype
 from specrt.grammars.regions import TurnGrammar
 from specrt.grammars.regular.automaton import build
 from specrt.grammars.turn_automaton import calls_turn, value_turn

@@ -35,6 +35,8 @@ CLASSES = {
     "class that grows": r"[A-Za-z]{1,3}[ -~]*",
     "class that shifts": r"(?:[ -~][!-~])*",
     "two classes": r"(?:[ -N][O-~])*",
+    "ascii after the first": r'[^"\x00-\x1f][ !#-\x7f]*',
+    "ascii in the middle": r'[^"\x00-\x1f]{2}[ !#-\x7f]{3}[^"\x00-\x1f]*',
     "capitals": r"[0-Z]{1,30}",
     "words": r"(?:\w+ )*\w",
     "text until a mark": r"(?s:[^<]|<[^t])*",
