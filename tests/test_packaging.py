@@ -50,7 +50,8 @@ def test_every_data_file_is_in_the_wheel() -> None:
     for folder, package in FOLDERS.items():
         for path in folder.rglob("*"):
             nearest = next(parent for parent in path.parents if parent in FOLDERS)
-            is_source = path.suffix in (".py", ".pyc") or path.name == "README.md"
+            is_source = path.suffix == ".py" or path.name == "README.md"
+            is_source |= path.parent.name == "__pycache__"
             if nearest != folder or not path.is_file() or is_source:
                 continue
             name = path.relative_to(folder).as_posix()

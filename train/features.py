@@ -27,7 +27,7 @@ from specrt.errors import ConfigError
 from specrt.model.converted import sha256
 from specrt.model.decoder import TargetModel
 from specrt.train.packs import Pack, PackTree
-from specrt.train.progress import Progress
+from specrt.progress import Progress
 
 MANIFEST_NAME = "manifest.json"
 # Rows of one pass: bounds memory, and more rows are no faster each.

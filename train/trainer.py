@@ -30,7 +30,7 @@ from specrt.train.grammar_masks import GrammarMasks
 from specrt.train.head_module import TrainableHead, Tree
 from specrt.train.initialise import head_config, initial_head
 from specrt.train.objective import OUTSIDE, Teacher, masked, soft_cross_entropy
-from specrt.train.progress import Progress
+from specrt.progress import Progress
 from specrt.train.segments import branch_chains, plan, trunk_chains
 from specrt.train.training_options import TrainOptions
 from specrt.train.training_state import TrainingState

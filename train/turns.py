@@ -27,7 +27,7 @@ from specrt.model.converted import sha256
 from specrt.model.loader import resolve_model_folder
 from specrt.request import EngineRequest, SamplingParams
 from specrt.speculative.sources import make_tree_builder
-from specrt.train.progress import Progress
+from specrt.progress import Progress
 from specrt.train.traces import TrainingTrace, split
 from specrt.train.training_options import TurnOptions
 from specrt.train.turn_file import Turn, TurnCounts, TurnFile
