@@ -24,7 +24,7 @@ from specrt.grammars.json_scan import Scan, scan
 from specrt.grammars.llguidance_engine import MatcherArena, MatcherPrototype
 from specrt.grammars.regular.automaton import Automaton
 from specrt.grammars.regular.state_masks import StateMasks, token_ids
-from specrt.grammars.turn_automaton import Hole, TurnAutomaton
+from specrt.grammars.turn_automaton import NUM_BYTES, Hole, TurnAutomaton
 from specrt.grammars.vocabulary import BIT, Vocabulary
 
 Mask = npt.NDArray[np.int32]
@@ -111,18 +111,23 @@ def _fill(
         # State s of the value becomes num_states + s - 1: its own dead state is not needed.
         renamed = np.arange(len(value.table), dtype=np.int32) + np.int32(num_states - 1)
         renamed[DEAD] = DEAD
-        goes_on = value.table.any(axis=1)
-        final = value.final & goes_on  # a number may end or go on
-        if final.any() and not _is_end(turn, hole):
+        ends = np.flatnonzero(value.final)
+        goes_on = value.table[ends].any(axis=1)  # a number may end or go on
+        if goes_on.any() and not _is_end(turn, hole):
             raise ValueError("expected a value that shows its own end")
-        renamed[value.final & ~goes_on] = hole.exit
-        body = np.zeros((len(value.table), width), dtype=np.int32)
-        body[:, : value.table.shape[1]] = renamed[value.table]
-        tables[0][hole.entry] = body[value.start]
-        tables.append(body[1:])
+        renamed[ends[~goes_on]] = hole.exit
+        final = np.zeros(len(value.table), dtype=np.bool_)
+        final[ends[goes_on]] = True
+        tables[0][hole.entry, :NUM_BYTES] = renamed[value.table[value.start]]
+        tables.append(_widened(renamed[value.table[1:]], width))
         finals.append(final[1:])
-        num_states += len(body) - 1
+        num_states += len(value.table) - 1
     return np.concatenate(tables), np.concatenate(finals)
+
+
+def _widened(table: npt.NDArray[np.int32], width: int) -> npt.NDArray[np.int32]:
+    """With columns of special tokens, which no value has."""
+    return np.pad(table, ((0, 0), (0, width - table.shape[1]))) if width > NUM_BYTES else table
 
 
 def _is_end(turn: TurnAutomaton, hole: Hole) -> bool:

@@ -74,6 +74,8 @@ class _Builder:
 
     def symbols(self, text: str) -> Symbols:
         """`text` as bytes, special tokens in it as their symbols."""
+        if not self._specials:
+            return tuple(text.encode())
         found: list[int] = []
         while text:
             index, special = next(
@@ -99,9 +101,13 @@ class _Builder:
         if self._base is not None:
             table[: len(self._base.table)] = self._base.table
             final[: len(self._base.final)] = self._base.final
-        for state, edges in enumerate(self.edges):
-            if edges:
-                table[state, list(edges)] = list(edges.values())
+        found = [
+            (state, symbol, after)
+            for state, edges in enumerate(self.edges)
+            for symbol, after in edges.items()
+        ]
+        states, symbols, behind = np.array(found, dtype=np.int32).reshape(-1, 3).T
+        table[states, symbols] = behind
         final[list(self.final)] = True
         return TurnAutomaton(table, start, final, tuple(holes), self._texts)
 

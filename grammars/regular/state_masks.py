@@ -7,7 +7,6 @@ the bytes that are left of it.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -73,7 +72,7 @@ class StateMasks:
         self._walk = TokenWalk(table, vocabulary)
         # The same table with whatever follows an entry: tells which tokens go beyond one.
         self._beyond = self._make_beyond() if entries else None
-        self._near = _states_before(table, entries, vocabulary.max_token_bytes)
+        self._only: tuple[list[int], list[int]] | None = None
         self._masks: dict[int, tuple[Mask, tuple[Crossing, ...]]] = {}
         self._allowed: dict[int, list[int] | None] = {}
         self._moves: dict[tuple[int, int], tuple[int, bytes | None]] = {}
@@ -141,13 +140,13 @@ class StateMasks:
 
     def forced_bytes(self, state: int, limit: int) -> tuple[bytes, int]:
         """The bytes that must come next, at most `limit`, and the state behind them."""
+        if self._only is None:
+            self._only = _only_edges(self._table, self.final)
+        only, after = self._only
         forced = bytearray()
-        while len(forced) < limit and state not in self._entries and not self.final[state]:
-            edges = np.flatnonzero(self._table[state])
-            if len(edges) != 1 or edges[0] >= NUM_BYTES:
-                break
-            forced.append(edges[0])
-            state = int(self._table[state, edges[0]])
+        while len(forced) < limit and only[state] >= 0:  # no edge leads out of an entry
+            forced.append(only[state])
+            state = after[state]
         return bytes(forced), state
 
     def _move(self, state: int, token_id: int) -> tuple[int, bytes | None]:
@@ -162,7 +161,7 @@ class StateMasks:
     def _make_mask(self, state: int) -> tuple[Mask, tuple[Crossing, ...]]:
         mask = self._walk.mask(state)
         crossing: list[Crossing] = []
-        if self._beyond is not None and state in self._near:
+        if self._beyond is not None:
             wide = self._beyond.mask(state)
             for token_id in token_ids(wide & ~mask, 1 << 31) or ():
                 entry, residue = self._move(state, token_id)
@@ -185,26 +184,15 @@ class StateMasks:
         return TokenWalk(table, self._vocabulary)
 
 
-def _states_before(
-    table: npt.NDArray[np.int32], entries: Sequence[int], num_bytes: int
-) -> frozenset[int]:
-    """States from which one token may reach an entry and go on."""
-    if not entries:
-        return frozenset()
-    sources: dict[int, set[int]] = {}
-    states, edges = np.nonzero(table)
-    for state, after in zip(states.tolist(), table[states, edges].tolist(), strict=True):
-        sources.setdefault(after, set()).add(state)
-    distance = dict.fromkeys(entries, 0)
-    queue = deque(entries)
-    while queue:
-        state = queue.popleft()
-        if distance[state] < num_bytes - 1:
-            for source in sources.get(state, ()):
-                if source not in distance:
-                    distance[source] = distance[state] + 1
-                    queue.append(source)
-    return frozenset(distance)
+def _only_edges(
+    table: npt.NDArray[np.int32], final: npt.NDArray[np.bool_]
+) -> tuple[list[int], list[int]]:
+    """By state, the one byte that must come, -1 where there is a choice; and the state behind it."""
+    is_edge = table != DEAD
+    edges = is_edge.argmax(axis=1)
+    is_only = (np.count_nonzero(is_edge, axis=1) == 1) & ~final & (edges < NUM_BYTES)
+    after = np.take_along_axis(table, edges[:, None], axis=1)[:, 0]
+    return np.where(is_only, edges, -1).tolist(), after.tolist()
 
 
 def token_ids(mask: Mask, limit: int) -> list[int] | None:

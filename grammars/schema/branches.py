@@ -15,7 +15,7 @@ from specrt.grammars.schema.terms import ArrayTerm, ObjectTerm, Term
 from specrt.grammars.schema.unsupported import UnsupportedError
 
 MAX_TERMS = 500  # of one type
-MAX_STEPS = 200_000  # intersections of two terms, by their size, in a whole schema
+MAX_STEPS = 100_000  # intersections of two terms, by their size, in a whole schema
 
 Branches = Mapping[str, tuple[Term, ...]]
 
@@ -34,6 +34,10 @@ class TooLargeError(UnsupportedError):
     """The work itself is too much: there is no use in going on without one keyword."""
 
 
+class SpentError(Exception):
+    """A part of the work has taken all that it may."""
+
+
 class Budget:
     """Counts work, so that a hostile schema ends early."""
 
@@ -45,14 +49,14 @@ class Budget:
         """Count some work.
 
         Raises:
-            UnsupportedError: there is none left for this part of the work.
+            SpentError: there is none left for this part of the work.
             TooLargeError: there is none left at all.
         """
         self._steps_left -= steps
         if self._steps_left < 0:
             raise TooLargeError("the schema is too large to work out: it has too many combinations")
         if self._steps_left < self._reserve:
-            raise UnsupportedError("too many combinations to look at")
+            raise SpentError
 
     @contextmanager
     def limited(self, steps: int) -> Iterator[None]:

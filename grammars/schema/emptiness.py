@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from specrt.grammars.schema.branches import (
     EVERYTHING,
     Branches,
+    SpentError,
     TooLargeError,
     intersect_terms,
 )
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 MAX_LOOK_AHEAD = 3  # levels of values inside values
 MAX_AUTOMATA = 50  # sets of strings that need one, in a whole schema
+MAX_LEVELS = 5  # of questions inside questions
 MAX_STEPS = 3_000  # of work for one question
 
 Key = tuple[Literal, bool]
@@ -57,6 +59,7 @@ class Prober:
         self._expander = expander
         self._level = 0  # of questions inside questions
         self._answers: dict[tuple[Place, bool, int], bool] = {}
+        self._num_spent = 0  # questions that were too hard
         self._sets_asked: set[StringSet] = set()
         self._active: dict[Key, int] = {}  # literals being expanded, and at which level
 
@@ -117,13 +120,19 @@ class Prober:
         return found
 
     def _ask(self, question: Callable[[int], bool]) -> bool:
+        if self._level >= MAX_LEVELS:
+            return False
         self._level += 1
         try:
-            with self._expander.budget.limited(MAX_STEPS):
+            # Where questions keep being too hard, ever less is spent on them.
+            with self._expander.budget.limited(max(100, MAX_STEPS >> self._num_spent)):
                 return question(MAX_LOOK_AHEAD)
         except TooLargeError:
             raise
         except UnsupportedError:
+            return False
+        except SpentError:
+            self._num_spent += 1
             return False
         except _InterruptedError as error:
             if error.level + 1 < self._level:

@@ -28,7 +28,8 @@ from specrt.grammars.schema.evaluation import forgotten
 from specrt.grammars.schema.finite import ImpossibleError, pruned_schema
 from specrt.grammars.schema.keywords import Assertion, units_of
 from specrt.grammars.schema.leaf_keywords import container_schema
-from specrt.grammars.schema.normal import Finding, NormalSchema, Rule, RuleId
+from specrt.grammars.schema.ledger import Ledger
+from specrt.grammars.schema.normal import NormalSchema, Rule, RuleId
 from specrt.grammars.schema.property_order import PropertyOrder
 from specrt.grammars.schema.string_set import StringSet
 from specrt.grammars.schema.terms import (
@@ -66,7 +67,10 @@ def normalise(document: object, *, strict: bool, dialect: str | None = None) -> 
     """
     if not isinstance(document, dict | bool):
         raise UnsupportedError("expected a JSON Schema (an object or a boolean)")
-    return Expander(Document(document, dialect), strict=strict).normal_schema()
+    try:
+        return Expander(Document(document, dialect), strict=strict).normal_schema()
+    except RecursionError:
+        raise TooLargeError("the schema is nested too deep") from None
 
 
 class Expander:
@@ -75,6 +79,8 @@ class Expander:
     Attributes:
         document: the schema.
         budget: the work that may still be done.
+        ledger: what is not enforced.
+        order: the order of properties.
         tracks_evaluated: must terms know what is evaluated?
         asserts_formats: is `format` an assertion? It is none while proving that alternatives of a
             oneOf are disjoint, which must hold for readers that ignore formats too.
@@ -85,12 +91,9 @@ class Expander:
         self.budget = Budget()
         self.tracks_evaluated = document.has_unevaluated
         self.asserts_formats = True
-        self._strict = strict
-        self._findings: dict[tuple[str, str], Finding] = {}
-        self._annotations: dict[str, str] = {}
+        self.ledger = Ledger(is_strict=strict)
         self._literals: dict[tuple[Literal, bool], Branches] = {}
         self._places: dict[tuple[Place, bool], Branches] = {}
-        self._origins: dict[Literal, dict[Origin, None]] = {}
         self._containers: dict[tuple[int, Dialect], tuple[object, dict[str, Any]]] = {}
         self._rule_ids: dict[Place, RuleId] = {}
         self._pending: list[Place] = []
@@ -107,7 +110,9 @@ class Expander:
             pointer = self._pointer(place)
             shapes = finish.shapes(self, place, self.place(place))
             rules[rule_id] = Rule(pointer, shapes)
-        return pruned_schema(rules, root, tuple(self._findings.values()), dict(self._annotations))
+        return pruned_schema(
+            rules, root, tuple(self.ledger.findings.values()), self.ledger.annotations
+        )
 
     def rule(self, place: Place) -> RuleId:
         """The rule of a place; it is expanded later."""
@@ -133,7 +138,7 @@ class Expander:
         place = place_of(self._plain(node), is_negated=True)
         for literal in place:
             if isinstance(literal, Literal):
-                self._origins.setdefault(literal, {})[origin] = None
+                self.ledger.trace(literal, origin)
         return place
 
     def place(self, place: Place) -> Branches:
@@ -152,7 +157,7 @@ class Expander:
                 except TooLargeError:
                     raise
                 except UnsupportedError as error:
-                    self._give_up(literal, error)
+                    self.ledger.give_up_literal(literal, error)
             self._places[key] = found
         return found
 
@@ -172,7 +177,7 @@ class Expander:
                 because it is the negation as a whole that cannot be enforced.
         """
         literal = Literal(node, is_negated=True)
-        self._origins.setdefault(literal, {})[origin] = None
+        self.ledger.trace(literal, origin)
         if origin.literal is not None:
             return self.literal(literal)
         try:
@@ -227,10 +232,6 @@ class Expander:
         """Is it known that no string is in a set?"""
         return self._prober.is_empty_set(strings)
 
-    def annotate(self, node: Node, keyword: str, reason: str) -> None:
-        """Note a keyword that asserts nothing."""
-        self._annotations[join_pointer(node.pointer, keyword)] = reason
-
     def container_schema(
         self, value: list[Any] | dict[str, Any], dialect: Dialect
     ) -> dict[str, Any]:
@@ -248,23 +249,6 @@ class Expander:
             return ask()
         finally:
             self.asserts_formats = before
-
-    def give_up(self, origins: Sequence[Origin], error: UnsupportedError) -> None:
-        """Go on without a constraint, or refuse it if strict.
-
-        Args:
-            origins: the keywords that it comes from; at least one.
-            error: why it cannot be enforced.
-        """
-        for origin in origins:
-            inner = join_pointer(origin.node.pointer, origin.keyword)
-            for pointer, keyword in self._roots(origin):
-                reason = error.reason
-                if pointer != inner:
-                    reason = f"{origin.keyword} at {inner} cannot be negated: {reason}"
-                if self._strict:
-                    raise UnsupportedError(reason, pointer, keyword) from None
-                self._findings[pointer, keyword] = Finding(pointer, keyword, reason)
 
     @property
     def _mode(self) -> bool:
@@ -287,14 +271,13 @@ class Expander:
     def _assert(self, node: Node) -> Branches:
         if isinstance(node.schema, dict) and len(node.schema) > len(node.fields):
             for keyword, reason in unasserted(node.schema, node.dialect).items():
-                self.annotate(node, keyword, reason)
+                self.ledger.annotate(node, keyword, reason)
         result = EVERYTHING
         for unit in units_of(node.fields):
             keyword = next(name for name in unit.keywords if name in node.fields)
-            pointer = join_pointer(node.pointer, keyword)
             try:
                 if unit.is_last_word:
-                    if self._findings:
+                    if self.ledger.findings:
                         # What is not enforced is not known to be evaluated either.
                         raise UnsupportedError("other keywords are not enforced")
                     result = unit.assert_(self, node, result)
@@ -304,9 +287,10 @@ class Expander:
             except UnsupportedError as error:
                 error.keyword = error.keyword or keyword
                 error.pointer = error.pointer or join_pointer(node.pointer, error.keyword)
-                if self._strict or isinstance(error, TooLargeError):
+                if self.ledger.is_strict or isinstance(error, TooLargeError):
                     raise
-                self._findings[pointer, keyword] = Finding(pointer, keyword, error.reason)
+                for name in unit.given_up(node.fields):
+                    self.ledger.note(join_pointer(node.pointer, name), name, error.reason)
                 if unit.relaxed is not None:
                     result = self._relaxed(unit.relaxed, node, result)
         return result
@@ -332,35 +316,6 @@ class Expander:
                 raise
         result = unite(*parts)
         return forgotten(result) if self.tracks_evaluated else result
-
-    def _give_up(self, literal: Literal | Choice | Nothing, error: UnsupportedError) -> None:
-        """Go on without a literal, or refuse it if strict."""
-        if isinstance(literal, Literal) and literal.is_negated:
-            origins = list(self._origins.get(literal, ()))
-            if origins:
-                self.give_up(origins, error)
-                return
-        if self._strict:
-            raise error
-        node = literal.node if not isinstance(literal, Nothing) else self.document.root
-        pointer = error.pointer or node.pointer
-        self._findings[pointer, error.keyword] = Finding(pointer, error.keyword, error.reason)
-
-    def _roots(self, origin: Origin) -> list[tuple[str, str]]:
-        """The outermost negations that an origin belongs to, or itself."""
-        found: dict[tuple[str, str], None] = {}
-        seen = {origin}
-        pending = [origin]
-        while pending:
-            one = pending.pop()
-            above = self._origins.get(one.literal) if one.literal is not None else None
-            if not above:
-                found[join_pointer(one.node.pointer, one.keyword), one.keyword] = None
-                continue
-            fresh = [other for other in above if other not in seen]
-            seen.update(fresh)
-            pending += fresh
-        return list(found)
 
     def _pointer(self, place: Place) -> str:
         for literal in sorted(place, key=_rank):

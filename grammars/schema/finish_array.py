@@ -56,16 +56,15 @@ def _without_contains(expander: Expander, term: ArrayTerm) -> list[ArrayTerm]:
     term = replace(term, contains=frozenset(items))
     if not items or (len(items) == 1 and not term.prefix):
         return [term]
-    parts: list[ArrayTerm] | None = [term]
+    parts = [term]
     for item in items:
-        parts = _all_told_apart(expander, parts, item)
-        if parts is None:
-            break
-    if parts is not None:
-        return parts
-    error = UnsupportedError("`contains` beside listed items or another `contains`")
-    expander.give_up([item.origin for item in items], error)
-    return [replace(term, contains=frozenset())]
+        found = _all_told_apart(expander, parts, item)
+        if found is None:
+            error = UnsupportedError("`contains` beside listed items or another `contains`")
+            expander.ledger.give_up([item.origin for item in items], error)
+            return [replace(term, contains=frozenset())]
+        parts = found
+    return parts
 
 
 def _all_told_apart(
@@ -111,7 +110,7 @@ def _with_no_hit(expander: Expander, term: ArrayTerm, item: ContainsTerm) -> Arr
     try:
         miss = Entry(_negated(expander, item))
     except UnsupportedError as error:
-        expander.give_up([item.origin], error)
+        expander.ledger.give_up([item.origin], error)
         return replace(term, contains=contains)
     joined = ArrayTerm(rest=miss).intersect(replace(term, contains=contains))
     return joined if joined is not None else replace(term, contains=contains, maximum=0)
@@ -157,7 +156,7 @@ def _shape(expander: Expander, term: ArrayTerm) -> ArrayShape | None:
             try:
                 miss = expander.rule(both(term.rest.place, _negated(expander, item)))
             except UnsupportedError as error:
-                expander.give_up([item.origin], error)
+                expander.ledger.give_up([item.origin], error)
                 maximum = None
         if item.minimum or maximum is not None:
             contains = Contains(expander.rule(hit), miss, item.minimum, maximum)
@@ -194,7 +193,7 @@ def _distinct(expander: Expander, term: ArrayTerm) -> tuple[ArrayTerm, bool]:
             raise UnsupportedError(reason)
         return replace(term, maximum=least(term.maximum, count)), count > 1
     except UnsupportedError as error:
-        expander.give_up(sorted(term.unique, key=lambda origin: origin.node.serial), error)
+        expander.ledger.give_up(sorted(term.unique, key=lambda origin: origin.node.serial), error)
         return term, False
 
 

@@ -87,7 +87,7 @@ def _with_named(expander: Expander, term: ObjectTerm) -> list[ObjectTerm]:
         except TooLargeError:
             raise
         except UnsupportedError as error:
-            expander.give_up([some.origin], error)
+            expander.ledger.give_up([some.origin], error)
             found = [replace(part, some=part.some - {some}) for part in parts]
         parts = found
     return parts
@@ -171,7 +171,7 @@ def _shape(expander: Expander, term: ObjectTerm, order: Mapping[str, int]) -> Ob
     if minimum > len(required) + 1 and extras:
         error = UnsupportedError("several properties under any names: a name could come twice")
         origins = sorted(term.minimum_origins, key=lambda origin: origin.node.serial)
-        expander.give_up(origins, error)
+        expander.ledger.give_up(origins, error)
         minimum = len(required) + 1
     if maximum is not None:
         if maximum == len(required):

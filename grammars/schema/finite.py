@@ -95,7 +95,8 @@ def _blockers(shape: Shape, finite: set[RuleId]) -> list[RuleId]:
 
 def _used(shape: Shape) -> list[RuleId]:
     if isinstance(shape, ObjectShape):
-        return [item.rule for item in (*shape.properties, *shape.extras)]
+        listed = [item.rule for item in shape.properties]
+        return listed + [item.rule for item in shape.extras]
     if isinstance(shape, ArrayShape):
         used = [*shape.prefix]
         used += [] if shape.rest is None else [shape.rest]
@@ -118,7 +119,7 @@ def _pruned_object(shape: ObjectShape, finite: set[RuleId]) -> ObjectShape | Non
         return None
     properties: tuple[Property, ...] = shape.properties
     extras: tuple[Extra, ...] = shape.extras
-    if any(item.rule not in finite for item in (*properties, *extras)):
+    if not finite.issuperset(_used(shape)):
         properties = tuple(item for item in properties if item.rule in finite)
         extras = tuple(item for item in extras if item.rule in finite)
     if not extras and len(properties) < shape.min_properties:

@@ -23,6 +23,14 @@ Assertion = Callable[["Expander", Node, Branches], Branches]
 Denial = Callable[["Expander", Literal], Branches]
 
 
+_SPECIAL = {  # keywords that say nothing without the first one of their unit
+    "then": "if",
+    "else": "if",
+    "minContains": "contains",
+    "maxContains": "contains",
+}
+
+
 class Unit(NamedTuple):
     """Keywords that only make sense together.
 
@@ -31,6 +39,7 @@ class Unit(NamedTuple):
         assert_: (expander, schema, what its earlier units leave) -> what satisfies the unit.
         deny: (expander, negated literal) -> what does not.
         relaxed: an assertion that says less, for when the first cannot be enforced.
+        still_enforced: keywords that `relaxed` enforces all the same.
         is_last_word: does `assert_` give all that is left, instead of something to intersect with?
     """
 
@@ -38,7 +47,13 @@ class Unit(NamedTuple):
     assert_: Assertion
     deny: Denial
     relaxed: Assertion | None = None
+    still_enforced: tuple[str, ...] = ()
     is_last_word: bool = False
+
+    def given_up(self, fields: Iterable[str]) -> list[str]:
+        """Those of a schema's keywords that are not enforced when the unit cannot be."""
+        own = [name for name in fields if _SPECIAL.get(name, name) in self.keywords]
+        return [name for name in own if name not in self.still_enforced] or own
 
 
 def _numeric(keyword: str) -> Unit:
@@ -72,6 +87,8 @@ UNITS: tuple[Unit, ...] = (
         ("properties", "patternProperties", "additionalProperties"),
         object_keywords.assert_properties,
         object_keywords.deny_properties,
+        object_keywords.relaxed_properties,
+        ("properties",),
     ),
     Unit(("required",), object_keywords.assert_required, object_keywords.deny_required),
     Unit(
@@ -120,12 +137,6 @@ UNITS: tuple[Unit, ...] = (
 )
 
 _INDEX = {keyword: index for index, unit in enumerate(UNITS) for keyword in unit.keywords}
-_SPECIAL = {  # keywords that say nothing without the first one of their unit
-    "then": "if",
-    "else": "if",
-    "minContains": "contains",
-    "maxContains": "contains",
-}
 
 
 def units_of(fields: Iterable[str]) -> list[Unit]:

@@ -244,7 +244,9 @@ def _string_set(expander: Expander, node: Node, keyword: str) -> StringSet | Non
     if keyword == "pattern":
         return StringSet(patterns=(Pattern(value),))
     if not is_asserted(value):
-        expander.annotate(node, "format", f"{value[:100]!r} is no format of the specification")
+        expander.ledger.annotate(
+            node, "format", f"{value[:100]!r} is no format of the specification"
+        )
         return None
     if not expander.asserts_formats:
         return None

@@ -56,6 +56,15 @@ def assert_properties(expander: Expander, node: Node, _: Branches) -> Branches:
     return with_type("object", term)
 
 
+def relaxed_properties(expander: Expander, node: Node, _: Branches) -> Branches:
+    """`properties` alone."""
+    properties = {
+        name: Entry(expander.place_of(expander.document.child(node, "properties", name)))
+        for name in node.fields.get("properties", {})
+    }
+    return with_type("object", ObjectTerm(properties))
+
+
 def deny_properties(expander: Expander, literal: Literal) -> Branches:
     """Not `properties` ...: some property has a value that does not satisfy its schema."""
     node, document = literal.node, expander.document

@@ -65,8 +65,9 @@ def both(left: Place, right: Place) -> Place:
         return NOTHING
     joined = left | right
     for literal in joined:
-        is_negated = isinstance(literal, Literal) and literal.is_negated
-        if is_negated and Literal(literal[0]) in joined:
+        if not isinstance(literal, Literal) or not literal.is_negated:
+            continue
+        if Literal(literal.node) in joined:
             return NOTHING
     return joined
 

@@ -118,3 +118,20 @@ class CompareOptions:
     def side_names(self) -> list[str]:
         """The sides in the order given, each once."""
         return list(dict.fromkeys(name.strip() for name in self.sides.split(",")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarBenchOptions:
+    """`specrt bench grammar`: one run against other grammar engines, on one thread."""
+
+    model_path: str | None = flag(None, "whose tokenizer (default: the embedded model)")
+    traces: str | None = flag(None, "tools of these, .jsonl or .jsonl.gz (default: the sample)")
+    tools: int = flag(100, "distinct tools at most")
+    stock_tools: int = flag(10, "of these, with stock outlines-core, which is slow")
+    rounds: int = flag(5, "times a warm figure is taken; the median counts")
+    json: str | None = flag(None, "write everything measured to this file")
+
+    def __post_init__(self) -> None:
+        for name in ("tools", "rounds"):
+            _at_least(1, "--" + name, getattr(self, name))
+        _at_least(0, "--stock-tools", self.stock_tools)
