@@ -1,7 +1,7 @@
 """Is a JSON Schema sane enough to hand to an engine, and does an instance satisfy it?
 
 Everything here treats the schema as hostile input: sizes and depth are bounded before anything
-recursive looks at it, and no reference ever leaves the document. It knows no engine: what an engine
+recursive looks at it. It knows no engine: what an engine
 cannot enforce is the business of schema/.
 """
 
@@ -19,15 +19,12 @@ import jsonschema
 import jsonschema.exceptions
 import jsonschema.validators
 import jsonschema_rs
+import jsonschema_specifications
 import referencing
+import referencing.exceptions
 
 from specrt.errors import SchemaError
-from specrt.grammars.schema_walk import (
-    document_pointer,
-    join_pointer,
-    resolve_reference,
-    subschemas,
-)
+from specrt.grammars.schema_walk import document_pointer, join_pointer, subschemas
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_DEPTH = 48
@@ -104,11 +101,8 @@ def check_schema(schema: object, param: str | None = None) -> None:
             here = join_pointer(pointer, "properties")
             message = f"expected at most {MAX_PROPERTIES} properties, got {len(properties)}"
             raise refuse(message, here, "properties")
-        if pointer and isinstance(node.get("$id"), str):
-            here = join_pointer(pointer, "$id")
-            raise refuse("a nested $id moves references: remove it", here, "$id")
         for keyword, value in node.items():
-            problem = _keyword_problem(schema, keyword, value)
+            problem = _keyword_problem(keyword, value)
             if problem:
                 raise refuse(problem, join_pointer(pointer, keyword), keyword)
 
@@ -127,18 +121,30 @@ def validate_instance(schema: str | object, instance: object) -> list[Violation]
         One entry per broken keyword, [] when the instance is valid.
     """
     document, validator = _validator(schema if isinstance(schema, str) else json.dumps(schema))
+    try:
+        errors = list(validator.iter_errors(instance))
+    except referencing.exceptions.Unresolvable as error:
+        message = f"not checked: a reference leads nowhere ({str(error)[:200]})"
+        return [Violation("", "$ref", message, ("",))]
     violations = []
-    for error in validator.iter_errors(instance):
+    for error in errors:
         causes, pending = [], [error]
         while pending:
             cause = pending.pop()
-            causes.append(document_pointer(document, cause.absolute_schema_path))
+            causes.append(_pointer_of(document, cause))
             pending.extend(cause.context or ())
         place = join_pointer("", *error.absolute_path) or "the value"
         message = f"{place}: {error.message[:300]}"
         keyword = str(error.validator or "")
         violations.append(Violation(causes[0], keyword, message, tuple(causes)))
     return violations
+
+
+def _pointer_of(document: object, error: jsonschema.exceptions.ValidationError) -> str:
+    try:
+        return document_pointer(document, error.absolute_schema_path)
+    except LookupError:  # through an anchor, or into another document
+        return join_pointer("", *error.absolute_schema_path)
 
 
 def _check_values(schema: object, refuse: Callable[[str, str], SchemaError]) -> None:
@@ -169,10 +175,8 @@ def _is_text(value: str) -> bool:
     return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
-def _keyword_problem(document: object, keyword: str, value: object) -> str:
+def _keyword_problem(keyword: str, value: object) -> str:
     """What is wrong with one keyword of a schema, "" when nothing is."""
-    if keyword == "$ref" and isinstance(value, str):
-        return _reference_problem(document, value)
     if keyword in ("pattern", "patternProperties"):
         patterns = [value] if isinstance(value, str) else list(value)  # type: ignore[call-overload]
         return next(filter(None, map(_pattern_problem, patterns)), "")
@@ -184,16 +188,6 @@ def _keyword_problem(document: object, keyword: str, value: object) -> str:
         if keyword == "multipleOf" and not _is_cheap_divisor(value):
             return f"expected at most {MAX_MULTIPLE_OF} or a power of ten, got {value}"
     return ""
-
-
-def _reference_problem(document: object, reference: str) -> str:
-    if not reference.startswith("#"):
-        return f"expected a local reference (#/...), got {reference[:200]!r}: move it into $defs"
-    try:
-        _, target = resolve_reference(document, reference)
-    except LookupError:
-        return f"expected a JSON pointer into the schema, got {reference[:200]!r}"
-    return "" if isinstance(target, dict | bool) else f"{reference[:200]!r} is not a schema"
 
 
 def _pattern_problem(pattern: str) -> str:
@@ -282,6 +276,6 @@ def _multiple_of(
 def _validator(text: str) -> tuple[object, Any]:
     schema = json.loads(text)
     extend: Any = jsonschema.validators.extend
-    # An explicit registry: the default one fetches remote references.
-    registry: referencing.Registry[Any] = referencing.Registry()
+    # An explicit registry: the default one fetches remote references. It knows the meta-schemas.
+    registry: referencing.Registry[Any] = jsonschema_specifications.REGISTRY
     return schema, extend(_dialect(schema), {"multipleOf": _multiple_of})(schema, registry=registry)

@@ -51,12 +51,6 @@ BAD = [
     ({"properties": {"a": {"minLength": "x"}}}, "/properties/a/minLength", "not a valid"),
     ({"properties": {"a": 5}}, "/properties/a", "not a valid JSON Schema"),
     ({"items": [{"type": "string"}]}, "/items", "not a valid JSON Schema"),
-    ({"$ref": "https://example.com/x"}, "/$ref", "local reference"),
-    ({"$ref": "other.json#/a"}, "/$ref", "local reference"),
-    ({"items": {"$ref": "#/$defs/no"}}, "/items/$ref", "JSON pointer"),
-    ({"items": {"$ref": "#anchor"}}, "/items/$ref", "JSON pointer"),
-    ({"items": {"$ref": "#/enum/0"}, "enum": ["a"]}, "/items/$ref", "not a schema"),
-    ({"properties": {"a": {"$id": "x", "type": "string"}}}, "/properties/a/$id", r"nested \$id"),
     ({"pattern": "a\0"}, "/pattern", "NUL"),
     ({"pattern": "a\\x00"}, "/pattern", "NUL"),
     ({"patternProperties": {"\\u0000": {}}}, "/patternProperties", "NUL"),
@@ -179,3 +173,29 @@ def test_subschemas_are_not_sought_in_values():
         "/items/allOf/0",
         "/items/allOf/0/not",
     }
+
+
+@pytest.mark.parametrize("reference", ["https://example.com/x", "#/$defs/no", "#anchor"])
+def test_an_instance_that_cannot_be_checked_is_said_to_be_none(reference):
+    (found,) = validate_instance({"properties": {"a": {"$ref": reference}}}, {"a": 1})
+    assert found.keyword == "$ref" and "not checked" in found.message
+    assert reference.removeprefix("#") in found.message
+    assert validate_instance({"properties": {"a": {"$ref": reference}}}, {"b": 1}) == []
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"x": {"$anchor": "here", "type": "integer"}}, "items": {"$ref": "#here"}},
+        {
+            "$id": "https://a.example/b",
+            "items": {"$ref": "c#/$defs/i"},
+            "$defs": {"d": {"$id": "c", "$defs": {"i": {"type": "integer"}}}},
+        },
+    ],
+)
+def test_anchors_and_nested_ids(schema):
+    check_schema(schema)
+    assert validate_instance(schema, [1]) == []
+    (found,) = validate_instance(schema, ["x"])
+    assert found.keyword == "type" and found.pointer
