@@ -1,8 +1,8 @@
 """The formats of JSON Schema, drafts 4 to 2020-12, as regular expressions.
 
 What they accept is valid by the RFC that the specification names, and nearly all that people write;
-it is not all that the RFC allows: no leap seconds, quoted mail addresses, hosts with many long
-labels, labels with two hyphens in a row (A-labels would have to be decoded).
+it is not all that the RFC allows: leap seconds in UTC alone, no quoted mail addresses, no hosts with
+many long labels, no labels with two hyphens in a row (A-labels would have to be decoded).
 """
 
 from __future__ import annotations
@@ -60,7 +60,12 @@ _DATE = (
     f"|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{{2}}{_FOURTH}|{_FOURTH}00)-02-29)"
 )
 _CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
-_TIME = rf"{_CLOCK}:[0-5][0-9](?:\.[0-9]{{1,18}})?(?:Z|[+-]{_CLOCK})"
+_FRACTION = r"(?:\.[0-9]{1,18})?"
+_OFFSET = f"(?:[Zz]|[+-]{_CLOCK})"
+_PLAIN_TIME = f"{_CLOCK}:[0-5][0-9]{_FRACTION}{_OFFSET}"
+_LEAP_SECOND = f"23:59:60{_FRACTION}(?:[Zz]|[+-]00:00)"  # in UTC alone
+_TIME = f"(?:{_PLAIN_TIME}|{_LEAP_SECOND})"
+_DATE_TIME = f"(?:{_DATE}[Tt]{_PLAIN_TIME}|{_YEAR}-(?:06-30|12-31)[Tt]{_LEAP_SECOND})"
 
 _COUNT = "[0-9]{1,9}"
 _DAYS = f"{_COUNT}D"
@@ -150,7 +155,7 @@ _BEYOND_LOCAL = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~\-{_BEYOND_ASCII}]"
 _SOURCES = {
     "date": _DATE,
     "time": _TIME,
-    "date-time": f"{_DATE}T{_TIME}",
+    "date-time": _DATE_TIME,
     "duration": _DURATION,
     "email": f"{_LOCAL}@{_MAIL_HOST}",
     "idn-email": rf"(?:{_LOCAL}|{_BEYOND_LOCAL}(?:\.?{_BEYOND_LOCAL}){{0,12}})@{_MAIL_HOST}",
