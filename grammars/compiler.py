@@ -106,6 +106,11 @@ class GrammarCompiler:
         """
         return self._grammars.get_or_make(recipe, partial(self._build, recipe))
 
+    def warm(self) -> None:
+        """Load what the first mask needs (about a second), before somebody waits for it."""
+        state = self.compile(GrammarRecipe(kind="tools")).open()
+        state.masks([state.root], np.zeros((1, self._vocabulary.num_words), dtype=np.int32))
+
     def counters(self) -> GrammarCounters:
         """For metrics."""
         return GrammarCounters(self._grammars.counters(), self._parts.counters())

@@ -135,6 +135,7 @@ class LLMEngine:
             self.tokenizer.eos_token_ids,
             runner,
         )
+        self.worker.compiler.warm()
         self.pass_cost: PassCost | None = None
         if is_drafting:
             self.pass_cost = measure(self.worker.time_pass)
@@ -178,7 +179,13 @@ class LLMEngine:
             RequestError: its id is in flight.
         """
         entry = self.scheduler.add(request)
-        text = TextOutput(self.tokenizer, request.sampling.stop)
+        sampling = request.sampling
+        text = TextOutput(
+            self.tokenizer,
+            sampling.stop,
+            min_tokens=sampling.min_tokens,
+            include_stop=sampling.include_stop,
+        )
         self._live[request.request_id] = _Live(entry, text)
         self.counters.requests_total += 1
 
@@ -248,12 +255,14 @@ class LLMEngine:
             logprobs = logprobs[: piece.num_tokens] if logprobs is not None else None
             entry_end = len(entry.token_ids) - len(row.new_token_ids) + len(new)
             return self._finish(entry, new, text, logprobs, reason, end=entry_end, cut=piece.cut)
+        cut = False
         if row.is_stopped:
             reason = "stop"
+            cut = new[-1] not in self.worker.eos_token_ids
         elif entry.max_new_tokens == 0:
             reason = "length"
         if reason is not None:
-            return self._finish(entry, new, text + text_output.flush(), logprobs, reason)
+            return self._finish(entry, new, text + text_output.flush(), logprobs, reason, cut=cut)
         return RequestOutput(
             request_id=request.request_id,
             token_ids=new,

@@ -1,7 +1,7 @@
 """The formats of JSON Schema, drafts 4 to 2020-12, as regular expressions.
 
 What they accept is valid by the RFC that the specification names, and nearly all that people write;
-it is not all that the RFC allows: leap seconds in UTC alone, no quoted mail addresses, no hosts with
+it is not all that the RFC allows: leap seconds in UTC alone, no quoted mail addresses, no hosts of
 many long labels, no labels with two hyphens in a row (A-labels would have to be decoded).
 """
 
