@@ -272,10 +272,15 @@ def _multiple_of(
             yield jsonschema.exceptions.ValidationError(f"{instance} is no multiple of {divisor}")
 
 
+# The formats that no grammar enforces. All others are enforced, or mean nothing.
+_FORMATS = jsonschema.FormatChecker(formats=("regex", "idn-hostname"))
+
+
 @lru_cache(maxsize=256)
 def _validator(text: str) -> tuple[object, Any]:
     schema = json.loads(text)
     extend: Any = jsonschema.validators.extend
     # An explicit registry: the default one fetches remote references. It knows the meta-schemas.
     registry: referencing.Registry[Any] = jsonschema_specifications.REGISTRY
-    return schema, extend(_dialect(schema), {"multipleOf": _multiple_of})(schema, registry=registry)
+    validator = extend(_dialect(schema), {"multipleOf": _multiple_of})
+    return schema, validator(schema, registry=registry, format_checker=_FORMATS)
