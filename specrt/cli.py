@@ -1,4 +1,4 @@
-"""The command line: `specrt serve | bench | train-draft | chat`.
+"""The command line: `specrt serve | bench | grammar | train-draft | chat`.
 
 Flags are made from the configuration dataclasses, so a default, unit or help text is written once.
 What is heavy is imported by the subcommand that runs, so that every `--help` answers at once.
@@ -22,7 +22,7 @@ from specrt import __version__
 from specrt.config import EngineConfig, ServerConfig, build
 from specrt.errors import ConfigError, SpecrtError
 
-_BENCHES = ("replay", "equality", "compare")
+_BENCHES = ("replay", "equality", "compare", "grammar")
 # Switches that recipes for other servers carry, for what specrt always does.
 _ALWAYS_ON = ("--enable-prefix-caching", "--enable-radix-attention", "--enable-chunked-prefill")
 
@@ -110,7 +110,12 @@ def _parser() -> _Parser:
     serve.epilog = f"Taken and always on: {', '.join(_ALWAYS_ON)}."
     serve.set_defaults(run=_serve, parser=serve)
 
-    from specrt.bench.options import CompareOptions, EqualityOptions, ReplayOptions
+    from specrt.bench.options import (
+        CompareOptions,
+        EqualityOptions,
+        GrammarBenchOptions,
+        ReplayOptions,
+    )
     from specrt.chat import ChatOptions
 
     bench = commands.add_parser("bench", help="measure a server, or check the engine")
@@ -119,10 +124,27 @@ def _parser() -> _Parser:
         ("replay", ReplayOptions, "replay tool-call conversations against a server (the default)"),
         ("equality", EqualityOptions, "check that speculation never changes a token"),
         ("compare", CompareOptions, "plain against speculative decoding on tool calls"),
+        ("grammar", GrammarBenchOptions, "compile times and masks against other engines"),
     ):
         one = benches.add_parser(name, help=summary, description=summary)
         add_flags(one, options)
         one.set_defaults(run=_bench, parser=one, options=options)
+
+    from specrt.grammar_check.options import CheckOptions, ExplainOptions
+
+    grammar = commands.add_parser("grammar", help="what JSON Schemas become")
+    grammars = grammar.add_subparsers(dest="grammar", metavar="COMMAND", required=True)
+    summary = "check labelled instances against the grammars of their schemas"
+    check = grammars.add_parser("check", help=summary, description=summary)
+    add_flags(check, CheckOptions)
+    check.set_defaults(run=_grammar_check, parser=check)
+    summary = "engine, order, what is not enforced, and how much of a sample is forced"
+    explain = grammars.add_parser("explain", help=summary, description=summary)
+    explain.add_argument(
+        "schema", metavar="SCHEMA", help="file of a JSON Schema; - = standard input"
+    )
+    add_flags(explain, ExplainOptions)
+    explain.set_defaults(run=_grammar_explain, parser=explain)
 
     from specrt.train.training_options import TrainDraftOptions
 
@@ -160,7 +182,7 @@ def _serve(values: dict[str, Any]) -> int:
 
 def _bench(values: dict[str, Any]) -> int:
     options = build(values["options"], values)
-    from specrt.bench.options import EqualityOptions, ReplayOptions
+    from specrt.bench.options import EqualityOptions, GrammarBenchOptions, ReplayOptions
 
     if isinstance(options, ReplayOptions):
         from specrt.bench import replay
@@ -170,9 +192,27 @@ def _bench(values: dict[str, Any]) -> int:
         from specrt.bench import equality
 
         return equality.run(options)
+    if isinstance(options, GrammarBenchOptions):
+        from specrt.bench import grammar
+
+        return grammar.run(options)
     from specrt.bench import compare
 
     return compare.run(options)
+
+
+def _grammar_check(values: dict[str, Any]) -> int:
+    from specrt.grammar_check import check
+    from specrt.grammar_check.options import CheckOptions
+
+    return check.run(build(CheckOptions, values))
+
+
+def _grammar_explain(values: dict[str, Any]) -> int:
+    from specrt.grammar_check import explain
+    from specrt.grammar_check.options import ExplainOptions
+
+    return explain.run(values["schema"], build(ExplainOptions, values))
 
 
 def _train_draft(values: dict[str, Any]) -> int:

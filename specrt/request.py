@@ -30,6 +30,9 @@ class SamplingParams:
         logit_bias: token id -> added to its logit.
         stop: strings that end the output; the text is cut before them.
         stop_token_ids: extra token ids that end the output.
+        include_stop: the text is cut behind the stop string that ended it, not before.
+        min_tokens: nothing ends the output before it has this many tokens, the one that ends it
+            not counted; a grammar that leaves no other token still does.
         ignore_eos: go on after an end-of-sequence token (without a grammar only).
         seed: noise seed, 64 bits; resolved at admission, kept through retraction.
         choice_index: which of the n choices this is; part of the noise counter.
@@ -47,6 +50,8 @@ class SamplingParams:
     logit_bias: dict[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
     ignore_eos: bool = False
     seed: int = 0
     choice_index: int = 0
@@ -129,8 +134,8 @@ class RequestOutput:
         finish_reason: None while running.
         error: message when finish_reason is "error".
         stats: counts so far (a snapshot).
-        stop_cut: True when a stop string cut the text inside a token: the last token ids then reach
-            beyond the text.
+        stop_cut: True when a stop string or a stop token ended the output, wherever it was: the
+            last token ids may then reach beyond the text.
     """
 
     request_id: str

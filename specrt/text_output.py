@@ -30,9 +30,24 @@ class TextOutput:
     Text that may be the beginning of a stop string is held back until that is decided.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: tuple[str, ...] = (),
+        *,
+        min_tokens: int = 0,
+        include_stop: bool = False,
+    ) -> None:
+        """Args:
+        tokenizer: ids to text.
+        stop: strings that end the output.
+        min_tokens: a string that is complete with these first tokens does not.
+        include_stop: the string that ended the output belongs to its text.
+        """
         self._detokenizer: Detokenizer = tokenizer.detokenizer(skip_special_tokens=True)
         self._stop = tuple(s for s in stop if s)
+        self._num_early = min_tokens
+        self._include_stop = include_stop
         self._held = ""
 
     def push(self, token_ids: list[int]) -> TextPiece:
@@ -42,9 +57,10 @@ class TextOutput:
         released = []
         for count, token_id in enumerate(token_ids, start=1):
             self._held += self._detokenizer.push([token_id])
-            found = self._find_stop()
-            if found >= 0:
-                released.append(self._held[:found])
+            self._num_early -= 1
+            found = None if self._num_early >= 0 else self._find_stop()
+            if found is not None:
+                released.append(self._held[: found[1] if self._include_stop else found[0]])
                 self._held = ""
                 return TextPiece("".join(released), count, is_stopped=True, cut=True)
             keep = self._num_held()
@@ -59,10 +75,10 @@ class TextOutput:
         self._held = ""
         return text
 
-    def _find_stop(self) -> int:
-        """Where the earliest stop string begins in the held text; -1 = nowhere."""
-        found = [i for i in (self._held.find(s) for s in self._stop) if i >= 0]
-        return min(found, default=-1)
+    def _find_stop(self) -> tuple[int, int] | None:
+        """Where the earliest stop string of the held text begins and ends."""
+        found = [(i, i + len(s)) for s in self._stop if (i := self._held.find(s)) >= 0]
+        return min(found, default=None)
 
     def _num_held(self) -> int:
         """Length of the longest tail of the held text that begins a stop string."""

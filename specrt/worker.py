@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from specrt.attention.base import AttentionBackend, RowGroup
@@ -35,6 +36,8 @@ from specrt.speculative.statistics import count_by_source
 from specrt.speculative.tree_builder import TreeBuilder, TreeRequest
 
 logger = logging.getLogger(__name__)
+
+_WORD = 0xFFFFFFFF
 
 
 @dataclass(slots=True)
@@ -372,10 +375,7 @@ class Worker:
         position = len(state.draft.token_ids)
         while True:
             if node in rows.logits_index:
-                bitmask = None
-                if grammar is not None:
-                    grammar.masks([grammar_node], self._bitmask)
-                    bitmask = self._bitmask[0]
+                bitmask = self._mask(state, grammar_node, position)
                 draw = sample(
                     logits[rows.logits_index[node]], sampling, state.history, bitmask, position
                 )
@@ -405,6 +405,27 @@ class Worker:
             if child is None or len(new_token_ids) == rows.planned.max_new_tokens:
                 return new_token_ids, logprobs, nodes, False, grammar_node
             node = child
+
+    def _mask(
+        self, state: WorkerRequest, grammar_node: int, position: int
+    ) -> npt.NDArray[np.int32] | None:
+        """The tokens that may stand at a position; None = all. Valid until the next call."""
+        mask: npt.NDArray[np.int32] = self._bitmask[0]
+        is_early = position - state.draft.num_prompt_tokens < state.sampling.min_tokens
+        if state.grammar is None and not is_early:
+            return None
+        if state.grammar is not None:
+            state.grammar.masks([grammar_node], self._bitmask)
+        else:
+            mask.fill(-1)
+        if is_early:
+            longer: npt.NDArray[np.int32] = mask.copy()
+            words = longer.view(np.uint32)
+            for token_id in state.draft.end_token_ids:
+                words[token_id // 32] &= np.uint32(_WORD ^ (1 << token_id % 32))
+            if longer.any():  # otherwise the grammar ends here
+                return longer
+        return mask
 
 
 def _num_tree_rows(tree: DraftTree | None) -> int:

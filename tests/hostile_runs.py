@@ -17,6 +17,7 @@ from specrt.grammars.base import DEAD, GrammarRecipe, ToolSpec
 from specrt.grammars.compiler import GrammarCompiler
 
 NUM_TOKENS = 40
+CACHE_BYTES = 32 << 20
 
 
 @lru_cache(maxsize=1)
@@ -53,12 +54,15 @@ def run_named(name: str, strict: bool) -> str:
     return compile_and_walk(json_recipe(text) if strict else tool_recipe(text))
 
 
-def compile_and_walk(recipe: GrammarRecipe, num_tokens: int = NUM_TOKENS) -> str:
+def compile_and_walk(
+    recipe: GrammarRecipe, num_tokens: int = NUM_TOKENS, compiler: GrammarCompiler | None = None
+) -> str:
     """What became of a recipe.
 
     Args:
         recipe: to compile.
         num_tokens: of the walk at most.
+        compiler: None = the shared one.
 
     Returns:
         "works" after a walk of random allowed tokens; "refused: ..." by the compiler; "ended: ..."
@@ -66,7 +70,7 @@ def compile_and_walk(recipe: GrammarRecipe, num_tokens: int = NUM_TOKENS) -> str
     """
     vocabulary = tiny_vocabulary()
     try:
-        grammar = shared_compiler().compile(recipe)
+        grammar = (compiler or shared_compiler()).compile(recipe)
     except SchemaError as error:
         return f"refused: {error.message}"
     state, rng = grammar.open(), random.Random(0)
@@ -95,17 +99,18 @@ def growth_of_many(count: int, warm_up: int) -> tuple[int, int]:
 
     Args:
         count: schemas in all.
-        warm_up: after so many the caches that do not grow are full.
+        warm_up: after so many the caches, which are small here, are full.
 
     Returns:
         (bytes of memory that the process grew by after the warm-up, schemas that worked).
     """
+    compiler = GrammarCompiler(tiny_vocabulary(), max_bytes=CACHE_BYTES)
     num_working = before = 0
     for index, schema in enumerate(small_schemas(count)):
         if index == warm_up:
             before = resident_bytes()
         recipe = json_recipe(json.dumps(schema))
-        num_working += compile_and_walk(recipe, num_tokens=8) == "works"
+        num_working += compile_and_walk(recipe, 8, compiler) == "works"
     return resident_bytes() - before, num_working
 
 

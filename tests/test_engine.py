@@ -202,6 +202,44 @@ def test_stop_string_cuts_text_and_tokens_as_plain_decoding_does(
     assert all(r[-1].finish_reason == "stop" for r in results)
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_min_tokens_hold_every_end_back(engines: dict[str, LLMEngine], temperature: float) -> None:
+    """An end-of-sequence token and a stop token that are all but certain come when they may."""
+    request = make_requests(engines["none"], 2, temperature)[1]
+    (eos, *_) = engines["none"].tokenizer.eos_token_ids
+    for end, stops in ((eos, ()), (70, (70,))):
+        for min_tokens in (0, 1, 7):
+            sampling = replace(
+                request.sampling,
+                logit_bias={end: 100.0},
+                stop_token_ids=stops,
+                min_tokens=min_tokens,
+            )
+            results = [
+                run(e, [replace(request, sampling=sampling)])["r1"] for e in engines.values()
+            ]
+            (ids,) = {tuple(token_ids(outputs)) for outputs in results}
+            assert len(ids) == min_tokens + 1 and ids.index(end) == min_tokens
+            assert all(outputs[-1].finish_reason == "stop" for outputs in results)
+            # Whatever was being written, a stop token cut it.
+            assert all(outputs[-1].stop_cut == bool(stops) for outputs in results)
+
+
+def test_min_tokens_leave_the_end_to_the_grammar(engine: LLMEngine) -> None:
+    """Where it allows nothing else it ends; where it allows more, it goes on."""
+    request = make_requests(engine, 1, 0.0)[0]
+    (eos, *_) = engine.tokenizer.eos_token_ids
+    sampling = replace(request.sampling, min_tokens=40, logit_bias={eos: 100.0})
+    expected = {"[ab]{3}": 3, "[ab]{3,}": 40}
+    for regex, length in expected.items():
+        grammar = GrammarRecipe(kind="regex", schema=regex, canonical=False)
+        outputs = run(engine, [replace(request, grammar=grammar, sampling=sampling)])["r0"]
+        assert outputs[-1].finish_reason == "stop" and token_ids(outputs)[-1] == eos
+        written = token_ids(outputs)[:-1]
+        assert len(text(outputs)) == 3 if length == 3 else len(written) == length
+        assert set(text(outputs)) <= set("ab")
+
+
 def test_logprobs_are_one_a_token_and_change_nothing(engine: LLMEngine) -> None:
     (request,) = make_requests(engine, 1, 1.0)
     plain = token_ids(run(engine, [request])["r0"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,9 +39,11 @@ class ByteTokenizer:
         return ByteDetokenizer()
 
 
-def run(text: str, stop: tuple[str, ...], sizes: list[int]) -> tuple[str, int, bool]:
+def run(
+    text: str, stop: tuple[str, ...], sizes: list[int], **options: Any
+) -> tuple[str, int, bool]:
     """Push the bytes of `text` in pieces; text out, tokens counted, stopped."""
-    output = TextOutput(ByteTokenizer(), stop)  # type: ignore[arg-type]
+    output = TextOutput(ByteTokenizer(), stop, **options)  # type: ignore[arg-type]
     data, out, count = list(text.encode()), "", 0
     position = 0
     for size in [*sizes, len(data)]:
@@ -68,16 +72,32 @@ def test_the_earliest_of_several_stop_strings_wins() -> None:
     assert run("a-b+c", ("+", "-"), []) == ("a", 2, True)
 
 
+def test_the_stop_string_can_stay() -> None:
+    assert run("one END two", ("END",), [3, 3], include_stop=True) == ("one END", 7, True)
+    assert run("one EN", ("END",), [3, 3], include_stop=True) == ("one EN", 6, False)
+
+
+def test_a_stop_string_among_the_first_tokens_does_not_end_the_output() -> None:
+    assert run("a-b-c", ("-",), [1], min_tokens=1) == ("a", 2, True)
+    assert run("a-b-c", ("-",), [1], min_tokens=2) == ("a-b", 4, True)
+    assert run("a-b-c", ("-",), [4], min_tokens=4) == ("a-b-c", 5, False)
+    # One that begins among them and ends behind them does.
+    assert run("a--c", ("--",), [1], min_tokens=2) == ("a", 3, True)
+
+
 @given(
     st.text(alphabet="abé€ ", max_size=30),
     st.lists(st.text(alphabet="abé€ ", min_size=1, max_size=3), max_size=3),
     st.lists(st.integers(1, 5), max_size=12),
+    st.integers(0, 9),
+    st.booleans(),
 )
 def test_any_chunking_gives_the_same_text_and_count(
-    text: str, stop: list[str], sizes: list[int]
+    text: str, stop: list[str], sizes: list[int], min_tokens: int, include_stop: bool
 ) -> None:
-    stops = tuple(stop)
-    assert run(text, stops, sizes) == run(text, stops, [1] * len(text.encode()))
+    stops, options = tuple(stop), {"min_tokens": min_tokens, "include_stop": include_stop}
+    singly = [1] * len(text.encode())
+    assert run(text, stops, sizes, **options) == run(text, stops, singly, **options)
 
 
 @given(st.text(alphabet="abc", max_size=20), st.text(alphabet="abc", min_size=1, max_size=3))

@@ -26,8 +26,8 @@ from specrt.cache.kv_store import KVStore
 from specrt.errors import ConfigError
 from specrt.model.converted import sha256
 from specrt.model.decoder import TargetModel
-from specrt.train.packs import Pack, PackTree
 from specrt.progress import Progress
+from specrt.train.packs import Pack, PackTree
 
 MANIFEST_NAME = "manifest.json"
 # Rows of one pass: bounds memory, and more rows are no faster each.

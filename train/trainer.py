@@ -24,13 +24,13 @@ from specrt.draft_heads.checkpoint import HeadCheckpoint
 from specrt.draft_heads.config import HeadConfig
 from specrt.errors import ConfigError
 from specrt.model.config import TargetConfig
+from specrt.progress import Progress
 from specrt.train.acceptance import Acceptance, evaluate
 from specrt.train.draft_vocab import choose_draft_vocab, fallback_ids
 from specrt.train.grammar_masks import GrammarMasks
 from specrt.train.head_module import TrainableHead, Tree
 from specrt.train.initialise import head_config, initial_head
 from specrt.train.objective import OUTSIDE, Teacher, masked, soft_cross_entropy
-from specrt.progress import Progress
 from specrt.train.segments import branch_chains, plan, trunk_chains
 from specrt.train.training_options import TrainOptions
 from specrt.train.training_state import TrainingState

@@ -25,9 +25,9 @@ from specrt.grammars.prompt_builder import find_format, make_prompt_builder
 from specrt.grammars.recipes import build_recipe
 from specrt.model.converted import sha256
 from specrt.model.loader import resolve_model_folder
+from specrt.progress import Progress
 from specrt.request import EngineRequest, SamplingParams
 from specrt.speculative.sources import make_tree_builder
-from specrt.progress import Progress
 from specrt.train.traces import TrainingTrace, split
 from specrt.train.training_options import TurnOptions
 from specrt.train.turn_file import Turn, TurnCounts, TurnFile

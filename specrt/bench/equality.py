@@ -171,8 +171,7 @@ def compare_all(
     """
     report = EqualityReport(num_requests=len(cases))
     generators = {
-        name: reference if name == REFERENCE else open_generator(way)
-        for name, way in ways.items()
+        name: reference if name == REFERENCE else open_generator(way) for name, way in ways.items()
     }
     keys = [
         Key(name, temperature, size)

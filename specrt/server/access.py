@@ -11,11 +11,13 @@ import uuid
 from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from specrt.request import RequestStats
 from specrt.server.admission import Admission
 from specrt.server.errors import CLIENT_CLOSED, AuthenticationError, error_response, error_status
+from specrt.server.messages import errors as messages_errors
 from specrt.server.metrics import ServerMetrics
 
 logger = logging.getLogger("specrt.server")
@@ -98,6 +100,7 @@ class AccessMiddleware:
             await self.app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        is_messages = messages_errors.is_messages_path(scope["path"])
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         record = RequestRecord(request_id)
@@ -109,7 +112,10 @@ class AccessMiddleware:
             if message["type"] == "http.response.start":
                 has_started = True
                 record.status = record.status or message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+                sent = MutableHeaders(scope=message)
+                sent["X-Request-Id"] = request_id
+                if is_messages:
+                    sent["request-id"] = request_id
             await send(message)
 
         try:
@@ -127,7 +133,13 @@ class AccessMiddleware:
             elif has_started:
                 logger.exception("%s: the response could not be completed", request_id)
             else:
-                await error_response(error)(scope, receive, send_with_id)
+                answer: Response = (
+                    messages_errors.error_response(error, request_id)
+                    if is_messages
+                    else error_response(error)
+                )
+                record.status = answer.status_code
+                await answer(scope, receive, send_with_id)
         finally:
             self._finish(scope, record)
 
@@ -135,13 +147,15 @@ class AccessMiddleware:
         if self._api_key is None:
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        if not token:
+        bearer = token.strip() if scheme.lower() == "bearer" else ""
+        # Clients with both an API key and a token send both; either may be the one meant for us.
+        given = [key for key in (bearer, headers.get("x-api-key", "").strip()) if key]
+        if not given and not token:
             raise AuthenticationError(
-                "no API key: expected the header `Authorization: Bearer KEY` with the key that the"
-                " server was started with (--api-key)"
+                "no API key: expected the header `Authorization: Bearer KEY` or `x-api-key: KEY`"
+                " with the key that the server was started with (--api-key)"
             )
-        is_right = hmac.compare_digest(token.strip().encode(), self._api_key)
-        if scheme.lower() != "bearer" or not is_right:
+        if not any(hmac.compare_digest(key.encode(), self._api_key) for key in given):
             raise AuthenticationError(
                 "wrong API key: it is not the one that the server was started with (--api-key)"
             )

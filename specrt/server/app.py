@@ -17,9 +17,15 @@ from specrt.server.chat import ChatService
 from specrt.server.completions import CompletionService
 from specrt.server.errors import NotFoundError, install_error_handlers
 from specrt.server.generation import Backend, Engine
+from specrt.server.messages.routes import messages_routes
+from specrt.server.messages.service import MessagesService
 from specrt.server.metrics import ServerMetrics
 from specrt.server.operations import operation_routes
+from specrt.server.paths import TrailingSlashMiddleware
 from specrt.server.protocol import ChatRequest, CompletionRequest
+from specrt.server.responses.routes import response_routes
+from specrt.server.responses.service import ResponseService
+from specrt.server.responses.store import ResponseStore
 from specrt.server.runner import bind, run
 from specrt.server.served_model import ServedModel, load_served_model
 from specrt.server.streaming import EventStream, until_disconnect
@@ -50,6 +56,7 @@ def create_app(
     app.add_middleware(
         AccessMiddleware, metrics=metrics, admission=admission, api_key=config.api_key
     )
+    app.add_middleware(TrailingSlashMiddleware)
     if config.cors_origins:  # outermost: a preflight carries no key
         app.add_middleware(
             CORSMiddleware,
@@ -110,6 +117,9 @@ def _api_routes(model: ServedModel, backend: Backend) -> APIRouter:
         check_model(name)
         return _json(listed)
 
+    router.include_router(messages_routes(MessagesService(model, chat), check_model))
+    responses = ResponseService(chat, model.name, ResponseStore())
+    router.include_router(response_routes(responses, check_model))
     return router
 
 

@@ -16,30 +16,10 @@ from specrt.errors import RequestError
 from specrt.grammars.json_style import repair_surrogates
 from specrt.server.errors import BodyTooLargeError, ClientGone
 from specrt.server.protocol import StrictModel
+from specrt.server.refused import REFUSED, REFUSED_VALUES
 
 # About 8M tokens of text: far above any context, far below what would hurt the server.
 MAX_BODY_BYTES = 32 * 2**20
-
-# Fields of the API that are not served; a value that asks for nothing is let through by the models.
-_REFUSED = {
-    "audio": "audio output is not supported",
-    "prediction": "predicted outputs are not supported; drafts come from the grammar and history",
-    "web_search_options": "web search is not supported; offer a search function in `tools`",
-    "functions": "replaced by `tools`",
-    "function_call": "replaced by `tool_choice`",
-    "moderation": "moderation is not supported",
-    "suffix": "text insertion is not supported",
-    "chat_template_kwargs": "the chat template takes no extra variables here",
-}
-_REFUSED_VALUES = {
-    "modalities": 'only ["text"] is supported',
-    "store": "completions are not stored; send false or leave it out",
-    "service_tier": "only auto and default exist here",
-    "reasoning_effort": "the model has no reasoning mode; send none or leave it out",
-    "best_of": "best_of is not supported; use n and choose",
-    "echo": "the prompt is not echoed; send false or leave it out",
-    "stream_options.include_obfuscation": "streams are not padded; send false or leave it out",
-}
 
 _Request = TypeVar("_Request", bound=StrictModel)
 
@@ -69,8 +49,8 @@ def parse_body(
     kind: type[_Request],
     raw: bytes,
     *,
-    refused: Mapping[str, str] = _REFUSED,
-    refused_values: Mapping[str, str] = _REFUSED_VALUES,
+    refused: Mapping[str, str] = REFUSED,
+    refused_values: Mapping[str, str] = REFUSED_VALUES,
 ) -> _Request:
     """Parse and validate a request body.
 

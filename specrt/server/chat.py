@@ -13,12 +13,19 @@ from pydantic import BaseModel
 
 from specrt.errors import RequestError
 from specrt.grammars.base import GrammarRecipe, Unenforced
-from specrt.grammars.recipes import build_recipe
 from specrt.request import EngineRequest
 from specrt.server.access import RequestRecord
 from specrt.server.chat_choice import ChatChoice
+from specrt.server.chat_shape import named_as_sent, read_shape
 from specrt.server.generation import Backend, Generation, num_slots
-from specrt.server.protocol import ChatChunk, ChatRequest, ChatResponse, ViolationEntry
+from specrt.server.obfuscation import obfuscated
+from specrt.server.protocol import (
+    ChatChunk,
+    ChatRequest,
+    ChatResponse,
+    PaddedStreamOptions,
+    ViolationEntry,
+)
 from specrt.server.sampling import resolve_max_tokens, resolve_seed, sampling_params
 from specrt.server.served_model import ServedModel
 from specrt.server.streaming import DONE, event
@@ -28,13 +35,14 @@ _Choice = TypeVar("_Choice", bound=BaseModel)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Turn:
+class Turn:
     """One chat request on its way.
 
     Attributes:
         generation: its engine requests.
         choices: what has come out of each.
         prompt_token_ids: of all choices.
+        max_tokens: output tokens at most, of each choice.
         recipe: what the output must look like.
         unenforced: what the grammar does not enforce of it.
         violations: what finished output breaks.
@@ -43,6 +51,7 @@ class _Turn:
     generation: Generation
     choices: list[ChatChoice]
     prompt_token_ids: list[int]
+    max_tokens: int
     recipe: GrammarRecipe | None
     unenforced: tuple[Unenforced, ...]
     violations: list[ViolationEntry]
@@ -62,15 +71,17 @@ class ChatService:
             RequestError: the request is at fault.
             EngineError: the engine failed.
         """
-        turn = await self._start(body, record)
+        turn = await self.start(body, record)
         async with aclosing(turn.generation.outputs()) as outputs:
             async for index, output in outputs:
                 turn.choices[index].push(output)
                 if output.finish_reason is not None:
-                    await self._finish(turn, turn.choices[index])
+                    await self.finish(turn, turn.choices[index])
         asked: dict[str, Any] = {}
         if body.return_token_ids:
             asked["prompt_token_ids"] = turn.prompt_token_ids
+        if body.service_tier is not None:
+            asked["service_tier"] = "default"
         return ChatResponse(
             id=record.generation_id,
             object="chat.completion",
@@ -94,9 +105,10 @@ class ChatService:
             RequestError: the request is at fault.
             EngineError: the engine failed.
         """
-        turn = await self._start(body, record)
+        turn = await self.start(body, record)
         generation, num_running = turn.generation, len(turn.choices)
-        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        options = body.stream_options or PaddedStreamOptions()
+        with_usage = bool(options.include_usage)
 
         num_sent_ids = [0] * num_running
         is_first = True
@@ -108,14 +120,17 @@ class ChatService:
             is_first = False
             fields |= {"id": record.generation_id, "object": "chat.completion.chunk"}
             fields |= {"created": record.created, "model": self._model.name}
-            return ChatChunk.model_validate(fields)
+            if body.service_tier is not None:
+                fields["service_tier"] = "default"
+            made = ChatChunk.model_validate(fields)
+            return obfuscated(made) if options.include_obfuscation else made
 
         async with aclosing(generation.outputs()) as outputs:
             async for index, output in outputs:
                 choices = turn.choices[index].push(output)
                 if output.finish_reason is not None:
                     # Before the client can answer: the next turn must find this one.
-                    await self._finish(turn, turn.choices[index])
+                    await self.finish(turn, turn.choices[index])
                     num_running -= 1
                 if body.return_token_ids and choices:
                     token_ids = turn.choices[index].token_ids
@@ -133,36 +148,45 @@ class ChatService:
             yield event(chunk(choices=[], usage=generation.usage(), specrt=report))
         yield DONE
 
-    async def _start(self, body: ChatRequest, record: RequestRecord) -> _Turn:
-        """Check, render and compile; nothing reaches the engine before all of it is right."""
-        record.generation_id = f"chatcmpl-{uuid.uuid4().hex}"
+    async def start(
+        self,
+        body: ChatRequest,
+        record: RequestRecord,
+        *,
+        id_prefix: str = "chatcmpl-",
+        cut_max_tokens: bool = False,
+    ) -> Turn:
+        """Check, render and compile; nothing reaches the engine before all of it is right.
+
+        Args:
+            body: the request.
+            record: gets the id.
+            id_prefix: of the id.
+            cut_max_tokens: a max_tokens that does not fit behind the prompt is cut to what does,
+                instead of refused.
+
+        Raises:
+            RequestError: the request is at fault.
+        """
+        record.generation_id = f"{id_prefix}{uuid.uuid4().hex}"
         logprobs = _num_logprobs(body)
-        recipe = build_recipe(
-            body.tools,
-            tool_choice=body.tool_choice,
-            parallel_tool_calls=body.parallel_tool_calls,
-            response_format=body.response_format,
-            tool_format=self._model.tool_format.name,
-            strict_level=self._model.grammar.tool_strict_level,
-            canonical=not self._model.grammar.no_canonical,
-        )
-        if recipe is not None and body.ignore_eos:
-            raise RequestError(
-                "`ignore_eos`: cannot be combined with tools or response_format: the output ends"
-                " where its grammar ends",
-                param="ignore_eos",
+        shape = read_shape(body, self._model)
+        recipe = shape.recipe
+        with named_as_sent(body):
+            prompt_token_ids, unenforced = await asyncio.gather(
+                self._model.build_prompt(body.messages, shape.tools, shape.variables),
+                self._model.compile(recipe),
             )
-        prompt_token_ids, unenforced = await asyncio.gather(
-            self._model.build_prompt(body.messages, body.tools),
-            self._model.compile(recipe),
-        )
+        wanted = _max_tokens(body)
         max_tokens = resolve_max_tokens(
-            _max_tokens(body),
+            None if cut_max_tokens else wanted,
             len(prompt_token_ids),
             self._model.context_length,
             num_slots=num_slots(self._backend.engine),
             param="messages",
         )
+        if wanted is not None:
+            max_tokens = min(max_tokens, wanted)
         seed = resolve_seed(body.seed)
         requests = [
             EngineRequest(
@@ -182,7 +206,7 @@ class ChatService:
             for choice_index in range(body.n)
         ]
         has_calls = recipe is not None and recipe.kind == "tools"
-        return _Turn(
+        return Turn(
             generation=Generation(self._backend, record, requests, n=body.n),
             choices=[
                 ChatChoice(
@@ -190,16 +214,18 @@ class ChatService:
                     self._model.tool_format,
                     self._model.tokenizer.token_bytes,
                     has_calls=has_calls,
+                    is_older=shape.is_older,
                 )
                 for index in range(body.n)
             ],
             prompt_token_ids=prompt_token_ids,
+            max_tokens=max_tokens,
             recipe=recipe,
             unenforced=unenforced,
             violations=[],
         )
 
-    async def _finish(self, turn: _Turn, choice: ChatChoice) -> None:
+    async def finish(self, turn: Turn, choice: ChatChoice) -> None:
         """Remember a finished choice for the next turn, and check it against its schemas."""
         record = turn.generation.record
         record.finish_reasons.append(str(choice.finish_reason))

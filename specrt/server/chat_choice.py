@@ -16,6 +16,7 @@ from openai.types.chat import (
 )
 from openai.types.chat import chat_completion as whole
 from openai.types.chat import chat_completion_chunk as chunk
+from openai.types.chat.chat_completion_message import FunctionCall
 from openai.types.chat.chat_completion_message_function_tool_call import Function
 
 from specrt.grammars.formats import ToolFormat
@@ -33,7 +34,7 @@ from specrt.server.logprobs import TokenBytes, chat_logprobs
 
 _ALPHANUMERIC = string.ascii_letters + string.digits
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "function_call"]
 
 
 def _call_id() -> str:
@@ -52,7 +53,13 @@ class ChatChoice:
     """
 
     def __init__(
-        self, index: int, tool_format: ToolFormat, token_bytes: TokenBytes, *, has_calls: bool
+        self,
+        index: int,
+        tool_format: ToolFormat,
+        token_bytes: TokenBytes,
+        *,
+        has_calls: bool,
+        is_older: bool = False,
     ) -> None:
         """
         Args:
@@ -60,6 +67,7 @@ class ChatChoice:
             tool_format: what calls look like.
             token_bytes: bytes of a token id, for logprobs.
             has_calls: False = the request allows no calls, so everything is content.
+            is_older: the one call is told as `function_call`, as before there were tools.
         """  # noqa: D415
         self.index = index
         self.text = ""
@@ -67,6 +75,7 @@ class ChatChoice:
         self.finish_reason: FinishReason | None = None
         self.is_cut = False
         self._parser = ToolCallParser(tool_format, has_calls)
+        self._is_older = is_older
         self._token_bytes = token_bytes
         self._call_ids: list[str] = []
         self._logprobs: list[ChatCompletionTokenLogprob] | None = None
@@ -83,7 +92,7 @@ class ChatChoice:
             self.is_cut = output.stop_cut
             self.finish_reason = "length" if output.finish_reason == "length" else "stop"
             if self.finish_reason == "stop" and self.parsed.calls:
-                self.finish_reason = "tool_calls"
+                self.finish_reason = "function_call" if self._is_older else "tool_calls"
         sent = [self._delta(delta) for delta in deltas if not isinstance(delta, CallEnd)]
         if self.finish_reason is not None:
             is_empty = self.parsed.content == ""
@@ -108,7 +117,10 @@ class ChatChoice:
         """The assistant message that the deltas add up to."""
         parsed = self.parsed
         message = ChatCompletionMessage(role="assistant", content=parsed.content, refusal=None)
-        if parsed.calls:
+        if parsed.calls and self._is_older:
+            call = parsed.calls[0]
+            message.function_call = FunctionCall(name=call.name, arguments=call.arguments)
+        elif parsed.calls:
             message.tool_calls = [
                 ChatCompletionMessageFunctionToolCall(
                     id=call_id,
@@ -135,6 +147,13 @@ class ChatChoice:
         match delta:
             case TextDelta(text):
                 return chunk.ChoiceDelta(content=text)
+            case CallStart(_, name) if self._is_older:
+                older = chunk.ChoiceDeltaFunctionCall(name=name, arguments="")
+                return chunk.ChoiceDelta(function_call=older)
+            case ArgumentsDelta(_, text) if self._is_older:
+                return chunk.ChoiceDelta(
+                    function_call=chunk.ChoiceDeltaFunctionCall(arguments=text)
+                )
             case CallStart(index, name):
                 self._call_ids.append(_call_id())
                 call = chunk.ChoiceDeltaToolCall(

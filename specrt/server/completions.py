@@ -1,4 +1,4 @@
-"""/v1/completions: plain text in, plain text out, no chat template and no grammar."""
+"""/v1/completions: plain text in, plain text out, no chat template."""
 
 from __future__ import annotations
 
@@ -6,47 +6,58 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from openai.types import CompletionUsage
-from openai.types.completion_choice import CompletionChoice, Logprobs
+from openai.types.completion_choice import CompletionChoice
 
 from specrt.errors import RequestError
+from specrt.grammars.base import GrammarRecipe, Unenforced
 from specrt.grammars.prompt_builder import check_length
-from specrt.request import EngineRequest, RequestOutput
+from specrt.grammars.recipes import build_recipe
+from specrt.request import EngineRequest
 from specrt.server.access import RequestRecord
+from specrt.server.chat_shape import check_ending, named_as_sent
+from specrt.server.completion_choice import TextChoice, append
 from specrt.server.generation import Backend, Generation, num_slots
-from specrt.server.logprobs import completion_logprobs
-from specrt.server.protocol import CompletionRequest, Prompts, Report, TextResponse
+from specrt.server.obfuscation import obfuscated
+from specrt.server.protocol import (
+    CompletionRequest,
+    PaddedStreamOptions,
+    Prompts,
+    Report,
+    TextResponse,
+    ViolationEntry,
+)
 from specrt.server.sampling import resolve_max_tokens, resolve_seed, sampling_params
 from specrt.server.served_model import ServedModel
 from specrt.server.streaming import DONE, event
+from specrt.server.violations import find_violations
 
 # OpenAI's default for this endpoint; "all that fits" is no use without a stop condition.
 DEFAULT_MAX_TOKENS = 16
-_FINISH = {"stop": "stop", "length": "length"}
 
 
-class _Choice:
-    """One choice: outputs in, text pieces with their logprobs out."""
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One completion request on its way.
 
-    def __init__(self, index: int, model: ServedModel) -> None:
-        self.index = index
-        self._model = model
-        self._offset = 0
+    Attributes:
+        generation: its engine requests.
+        choices: what has come out of each.
+        recipe: what the output must look like.
+        unenforced: what the grammar does not enforce of it.
+        violations: what finished output breaks.
+    """
 
-    def push(self, output: RequestOutput) -> CompletionChoice:
-        logprobs = None
-        if output.logprobs is not None:
-            logprobs, self._offset = completion_logprobs(
-                output.logprobs, self._model.tokenizer.token_bytes, self._offset
-            )
-        # The type has no null for a choice that is still running; the API sends one.
-        return CompletionChoice.model_construct(
-            index=self.index,
-            text=output.text,
-            logprobs=logprobs,
-            finish_reason=_FINISH.get(output.finish_reason or ""),
-        )
+    generation: Generation
+    choices: list[TextChoice]
+    recipe: GrammarRecipe | None
+    unenforced: tuple[Unenforced, ...]
+    violations: list[ViolationEntry]
+
+    def report(self) -> Report:
+        return self.generation.report(self.unenforced, self.violations)
 
 
 class CompletionService:
@@ -63,17 +74,16 @@ class CompletionService:
             RequestError: the request is at fault.
             EngineError: the engine failed.
         """
-        generation = await self._start(body, record)
+        run = await self._start(body, record)
         merged: dict[int, CompletionChoice] = {}
-        async with aclosing(self._pieces(generation)) as pieces:
+        async with aclosing(self._pieces(run)) as pieces:
             async for piece in pieces:
                 if piece.index in merged:
-                    _append(merged[piece.index], piece)
+                    append(merged[piece.index], piece)
                 else:
                     merged[piece.index] = piece
-        return self._response(
-            record, [merged[i] for i in sorted(merged)], generation.report(), generation.usage()
-        )
+        choices = [merged[i] for i in sorted(merged)]
+        return self._response(record, choices, run.report(), run.generation.usage())
 
     async def stream(
         self, body: CompletionRequest, record: RequestRecord
@@ -84,32 +94,52 @@ class CompletionService:
             RequestError: the request is at fault.
             EngineError: the engine failed.
         """
-        generation = await self._start(body, record)
-        num_running = generation.num_choices
-        with_usage = bool(body.stream_options and body.stream_options.include_usage)
-        async with aclosing(self._pieces(generation)) as pieces:
+        run = await self._start(body, record)
+        num_running = len(run.choices)
+        options = body.stream_options or PaddedStreamOptions()
+        with_usage = bool(options.include_usage)
+
+        def sent(response: TextResponse) -> bytes:
+            return event(obfuscated(response) if options.include_obfuscation else response)
+
+        async with aclosing(self._pieces(run)) as pieces:
             async for piece in pieces:
                 num_running -= piece.finish_reason is not None
                 is_last = not num_running and not with_usage
-                report = generation.report() if is_last else None
-                yield event(self._response(record, [piece], report))
+                yield sent(self._response(record, [piece], run.report() if is_last else None))
         if with_usage:
-            yield event(self._response(record, [], generation.report(), generation.usage()))
+            yield sent(self._response(record, [], run.report(), run.generation.usage()))
         yield DONE
 
-    async def _pieces(self, generation: Generation) -> AsyncGenerator[CompletionChoice, None]:
-        choices = [_Choice(i, self._model) for i in range(generation.num_choices)]
-        async with aclosing(generation.outputs()) as outputs:
+    async def _pieces(self, run: _Run) -> AsyncGenerator[CompletionChoice, None]:
+        record = run.generation.record
+        async with aclosing(run.generation.outputs()) as outputs:
             async for index, output in outputs:
-                piece = choices[index].push(output)
-                if piece.finish_reason is not None:
-                    generation.record.finish_reasons.append(piece.finish_reason)
+                choice = run.choices[index]
+                piece = choice.push(output)
+                if choice.finish_reason is not None:
+                    record.finish_reasons.append(choice.finish_reason)
+                    if run.recipe is not None:
+                        run.violations += await asyncio.to_thread(
+                            find_violations, record.request_id, choice, run.recipe, run.unenforced
+                        )
                 yield piece
 
-    async def _start(self, body: CompletionRequest, record: RequestRecord) -> Generation:
+    async def _start(self, body: CompletionRequest, record: RequestRecord) -> _Run:
         """Tokenise and check everything; nothing reaches the engine before all of it is right."""
         record.generation_id = f"cmpl-{uuid.uuid4().hex}"
-        prompts = await asyncio.to_thread(self._tokenise, body.prompt)
+        _check(body)
+        with named_as_sent(body):
+            recipe = build_recipe(
+                guided=body.guided_fields(),
+                tool_format=self._model.tool_format.name,
+                strict_level=self._model.grammar.tool_strict_level,
+                canonical=not self._model.grammar.no_canonical,
+            )
+            check_ending(body, recipe)
+            prompts, unenforced = await asyncio.gather(
+                asyncio.to_thread(self._tokenise, body.prompt), self._model.compile(recipe)
+            )
         seed = resolve_seed(body.seed)
         requests: list[EngineRequest] = []
         for prompt in prompts:
@@ -135,10 +165,30 @@ class CompletionService:
                             logprobs=body.logprobs,
                             vocab_size=self._model.vocab_size,
                         ),
+                        grammar=recipe,
                         namespace=body.cache_salt,
                     )
                 )
-        return Generation(self._backend, record, requests, n=body.n)
+        return _Run(
+            generation=Generation(self._backend, record, requests, n=body.n),
+            choices=[self._choice(body, index, request) for index, request in enumerate(requests)],
+            recipe=recipe,
+            unenforced=unenforced,
+            violations=[],
+        )
+
+    def _choice(self, body: CompletionRequest, index: int, request: EngineRequest) -> TextChoice:
+        token_bytes, echo = self._model.tokenizer.token_bytes, ""
+        if body.echo:
+            prompt = body.prompt[index // body.n]
+            ids = b"".join(map(token_bytes, request.prompt_token_ids))
+            echo = prompt if isinstance(prompt, str) else ids.decode("utf-8", "replace")
+        return TextChoice(
+            index,
+            token_bytes,
+            echo=echo,
+            prompt_token_ids=request.prompt_token_ids if body.return_token_ids else None,
+        )
 
     def _tokenise(self, prompts: Prompts) -> list[list[int]]:
         tokenised = []
@@ -185,10 +235,22 @@ class CompletionService:
         )
 
 
-def _append(choice: CompletionChoice, piece: CompletionChoice) -> None:
-    choice.text += piece.text
-    choice.finish_reason = piece.finish_reason
-    if choice.logprobs is None or piece.logprobs is None:
-        return
-    for name in Logprobs.model_fields:
-        getattr(choice.logprobs, name).extend(getattr(piece.logprobs, name))
+def _check(body: CompletionRequest) -> None:
+    """
+    Raises:
+        RequestError: a value is not served.
+    """  # noqa: D205, D415
+    if body.best_of is not None and body.best_of != body.n:
+        raise RequestError(
+            f"`best_of`: expected the number of choices ({body.n}) or no such field: all that are"
+            f" generated are returned, got {body.best_of}; use n and choose",
+            param="best_of",
+            code="unsupported_value",
+        )
+    if body.echo and body.logprobs is not None:
+        raise RequestError(
+            "`echo`: expected false beside logprobs: log-probabilities of prompt tokens are not"
+            " computed",
+            param="echo",
+            code="unsupported_value",
+        )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from specrt.errors import RequestError, SpecrtError
 
@@ -36,6 +36,21 @@ class NotFoundError(RequestError):
     """There is no such route or model."""
 
     status = 404
+
+
+class RoutingError(RequestError):
+    """The framework found no route, or none for this method.
+
+    Attributes:
+        headers: of the answer.
+    """
+
+    def __init__(
+        self, message: str, status: int, code: str, headers: Mapping[str, str] | None
+    ) -> None:
+        super().__init__(message, code=code)
+        self.status = status
+        self.headers = headers or {}
 
 
 class BodyTooLargeError(RequestError):
@@ -71,18 +86,23 @@ def _kind(status: int) -> str:
     return "invalid_request_error" if status < 500 else "server_error"
 
 
+def error_message(error: Exception) -> str:
+    """What the client may read; an error that specrt did not raise on purpose shows no details."""
+    is_ours = isinstance(error, SpecrtError)
+    return str(error) if is_ours else "internal error; the server's log has the details"
+
+
 def error_body(error: Exception) -> dict[str, object]:
-    """The JSON body for `error`; an error that specrt did not raise on purpose shows no details."""
+    """The JSON body for `error`."""
+    param: str | None = None
+    code: str | None = None
     if isinstance(error, RequestError):
-        message, param, code = error.message, error.param, error.code
+        param, code = error.param, error.code
     elif isinstance(error, SpecrtError):
         code = "request_timeout" if isinstance(error, RequestTimeoutError) else "engine_error"
-        message, param = str(error), None
-    else:
-        message, param, code = "internal error; the server's log has the details", None, None
     return {
         "error": {
-            "message": message,
+            "message": error_message(error),
             "type": _kind(error_status(error)),
             "param": param,
             "code": code,
@@ -96,52 +116,51 @@ def error_status(error: Exception) -> int:
     return status if isinstance(status, int) else 500
 
 
-def error_response(error: Exception) -> JSONResponse:
-    """The answer for `error`."""
+def error_headers(error: Exception) -> dict[str, str]:
+    """The headers of the answer for `error`."""
     status = error_status(error)
-    _log_unforeseen(error)
-    headers: dict[str, str] = {}
+    headers = dict(error.headers) if isinstance(error, RoutingError) else {}
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     retry_after = getattr(error, "retry_after", QUEUE_RETRY_S if status == 429 else None)
     if isinstance(retry_after, int):
         headers["Retry-After"] = str(retry_after)
-    return JSONResponse(error_body(error), status, headers=headers)
+    return headers
+
+
+def error_response(error: Exception) -> JSONResponse:
+    """The answer for `error`."""
+    log_unforeseen(error)
+    return JSONResponse(error_body(error), error_status(error), headers=error_headers(error))
 
 
 def error_event(error: Exception) -> bytes:
     """The server-sent event that ends a stream which has begun; no [DONE] follows it."""
-    _log_unforeseen(error)
+    log_unforeseen(error)
     return b"data: " + json.dumps(error_body(error)).encode() + b"\n\n"
 
 
-def _log_unforeseen(error: Exception) -> None:
+def log_unforeseen(error: Exception) -> None:
     """Errors raised on purpose are in the request's log line; for others the place matters."""
     if error_status(error) >= 500 and not isinstance(error, SpecrtError):
         logger.error("%s: %s", type(error).__name__, error, exc_info=error)
 
 
-def _routing_response(
-    status: int, message: str, code: str, headers: Mapping[str, str] | None
-) -> JSONResponse:
-    body = {"message": message, "type": _kind(status), "param": None, "code": code}
-    return JSONResponse({"error": body}, status, headers=headers)
-
-
-async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
-    """Routing errors of the framework: no such route, wrong method."""
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    """Routing errors of the framework, as ours: AccessMiddleware answers in the path's shape."""
     assert isinstance(error, HTTPException)
     what = f"{request.method} {request.url.path}"
+    message, code = str(error.detail), "http_error"
     if error.status_code == 404:
         message = f"no such route: {what}; the API is under /v1 (GET /v1/models, say)"
-        return _routing_response(404, message, "not_found", error.headers)
-    if error.status_code == 405:
+        code = "not_found"
+    elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         message = f"wrong method: {what}; this route takes {allowed}"
-        return _routing_response(405, message, "method_not_allowed", error.headers)
-    return _routing_response(error.status_code, str(error.detail), "http_error", error.headers)
+        code = "method_not_allowed"
+    raise RoutingError(message, error.status_code, code, error.headers)
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Let `app` answer routing errors in OpenAI's shape; all others reach AccessMiddleware."""
+    """Let AccessMiddleware answer all errors of `app`, those of its routing too."""
     app.add_exception_handler(HTTPException, _on_http_exception)

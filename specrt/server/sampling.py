@@ -75,6 +75,28 @@ def parse_logit_bias(bias: dict[str, float] | None, vocab_size: int) -> dict[int
     return parsed
 
 
+def _check_ends(fields: SamplingFields, max_tokens: int, vocab_size: int) -> None:
+    """
+    Raises:
+        RequestError: min_tokens can never be reached, or a stop token does not exist.
+    """  # noqa: D205, D415
+    if fields.min_tokens > max_tokens:
+        raise RequestError(
+            f"`min_tokens`: expected at most the {max_tokens} tokens that the output may have, got"
+            f" {fields.min_tokens}",
+            param="min_tokens",
+            code="invalid_value",
+        )
+    for index, token_id in enumerate(fields.stop_token_ids or ()):
+        if not 0 <= token_id < vocab_size:
+            path = f"stop_token_ids[{index}]"
+            raise RequestError(
+                f"`{path}`: expected a token id from 0 to {vocab_size - 1}, got {token_id}",
+                param=path,
+                code="invalid_value",
+            )
+
+
 def sampling_params(
     fields: SamplingFields,
     *,
@@ -95,8 +117,10 @@ def sampling_params(
         vocab_size: token ids are below it.
 
     Raises:
-        RequestError: a logit_bias key is not a token id.
+        RequestError: a logit_bias key or a stop token is no token id, or the output cannot be as
+            long as it must.
     """
+    _check_ends(fields, max_tokens, vocab_size)
     stop = fields.stop if fields.stop is not None else ()
     return SamplingParams(
         max_tokens=max_tokens,
@@ -109,6 +133,9 @@ def sampling_params(
         frequency_penalty=fields.frequency_penalty,
         logit_bias=parse_logit_bias(fields.logit_bias, vocab_size),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop_token_ids=tuple(fields.stop_token_ids or ()),
+        include_stop=fields.include_stop_str_in_output,
+        min_tokens=fields.min_tokens,
         ignore_eos=fields.ignore_eos,
         seed=seed,
         choice_index=choice_index,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -73,14 +74,21 @@ class ServedModel:
     max_prompt_chars: int | None = None
     created: int = field(default_factory=lambda: int(time.time()))
 
-    async def build_prompt(self, messages: object, tools: object) -> list[int]:
+    async def build_prompt(
+        self, messages: object, tools: object, variables: Mapping[str, object] | None = None
+    ) -> list[int]:
         """The prompt of a chat request, built off the event loop.
+
+        Args:
+            messages: the JSON value of the field.
+            tools: the JSON value of the field.
+            variables: further variables of the chat template.
 
         Raises:
             RequestError: messages or tools are malformed, or the template refuses them.
         """
         build = functools.partial(self.prompts.build, max_chars=self.max_prompt_chars)
-        prompt = await asyncio.to_thread(build, messages, tools)
+        prompt = await asyncio.to_thread(build, messages, tools, variables=variables)
         return prompt.token_ids
 
     async def compile(self, recipe: GrammarRecipe | None) -> tuple[Unenforced, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -61,12 +61,21 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
-        """Args: `events` are encoded, [DONE] included; closed when the client goes away."""
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        error_event: Callable[[Exception], bytes] = error_event,
+    ) -> None:
+        """
+        Args:
+            events: encoded, [DONE] included; closed when the client goes away.
+            error_event: the last event of a stream that breaks.
+        """  # noqa: D415
         self.status_code = 200
         self.background = None
         self.body = b""
         self._events = events
+        self._error_event = error_event
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         # The length is known only at the end.
         del self.headers["content-length"]
@@ -87,6 +96,6 @@ class EventStream(Response):
             except Exception as error:
                 record = record_of(scope)
                 record.status, record.error = error_status(error), str(error)
-                last = error_event(error)
+                last = self._error_event(error)
                 await send({"type": "http.response.body", "body": last, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})

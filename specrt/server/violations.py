@@ -6,11 +6,12 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from specrt.grammars.base import GrammarRecipe, Unenforced
 from specrt.grammars.compile_worker import CompileError, CompileWorker
 from specrt.grammars.schema_check import Violation, validate_instance
-from specrt.server.chat_choice import ChatChoice
+from specrt.grammars.tool_parser import ParsedMessage
 from specrt.server.protocol import ViolationEntry
 
 logger = logging.getLogger(__name__)
@@ -23,8 +24,21 @@ CHECK_S = 5.0
 _worker = CompileWorker(queue_s=15.0, modules=["specrt.grammars.schema_check"])
 
 
+class FinishedChoice(Protocol):
+    """A choice of any endpoint."""
+
+    index: int
+    text: str
+    is_cut: bool
+
+    @property
+    def finish_reason(self) -> str | None: ...  # noqa: D102
+    @property
+    def parsed(self) -> ParsedMessage: ...  # noqa: D102
+
+
 def find_violations(
-    request_id: str, choice: ChatChoice, recipe: GrammarRecipe, unenforced: Sequence[Unenforced]
+    request_id: str, choice: FinishedChoice, recipe: GrammarRecipe, unenforced: Sequence[Unenforced]
 ) -> list[ViolationEntry]:
     """What the finished calls, or the finished JSON value, of a choice break.
 
@@ -88,7 +102,7 @@ def _check(schema: str, text: str) -> list[Violation]:
     return _worker.run(validate_instance, schema, instance, deadline_s=CHECK_S)
 
 
-def _values(choice: ChatChoice, recipe: GrammarRecipe) -> Iterator[tuple[str, str, str]]:
+def _values(choice: FinishedChoice, recipe: GrammarRecipe) -> Iterator[tuple[str, str, str]]:
     """(tool, schema, JSON text) of each finished call, or of the finished value."""
     if recipe.kind == "json":
         if choice.finish_reason == "stop" and not choice.is_cut:

@@ -112,8 +112,11 @@ async def test_default_length_gives_way_to_the_context() -> None:
         ({"prompt": [-1]}, "prompt"),
         ({"prompt": ["a"] * 65}, "prompt"),
         ({"prompt": None}, "prompt"),
-        ({"echo": True}, "echo"),
+        ({"echo": True, "logprobs": 0}, "echo"),
         ({"best_of": 2}, "best_of"),
+        ({"guided_regex": 5}, "guided_regex"),
+        ({"guided_regex": "a", "ignore_eos": True}, "ignore_eos"),
+        ({"min_tokens": 17}, "min_tokens"),
         ({"suffix": "b"}, "suffix"),
         ({"logprobs": 21}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
@@ -129,6 +132,50 @@ async def test_bad_requests_are_named(body: dict[str, object], param: str) -> No
     assert response.json()["error"]["param"] == param
     assert param.split("[")[0] in response.json()["error"]["message"]
     assert engine.requests == []
+
+
+async def test_the_prompt_is_echoed() -> None:
+    async with serving(says("x", "y")) as client:
+        for prompt, echo in (("é ", "é "), ([195, 169, 257], "é<|im_end|>")):
+            whole = (await client.complete(prompt=prompt, echo=True, n=2, best_of=2)).json()
+            events = events_of(await client.complete(prompt=prompt, echo=True, stream=True))
+            assert [choice["text"] for choice in whole["choices"]] == [f"{echo}xy"] * 2
+            assert [e["choices"][0]["text"] for e in events] == [f"{echo}x", "y"]
+
+
+async def test_token_ids_when_asked_for() -> None:
+    async with serving(says("x", "y")) as client:
+        whole = (await client.complete(prompt="ab", return_token_ids=True)).json()["choices"][0]
+        events = events_of(await client.complete(prompt="ab", return_token_ids=True, stream=True))
+        plain = (await client.complete()).json()["choices"][0]
+    assert whole["token_ids"] == [120, 121, 257] and whole["prompt_token_ids"] == [97, 98]
+    pieces = [event["choices"][0] for event in events]
+    assert [piece["token_ids"] for piece in pieces] == [[120], [121, 257]]
+    assert [piece.get("prompt_token_ids") for piece in pieces] == [[97, 98], None]
+    assert "token_ids" not in plain and "prompt_token_ids" not in plain
+
+
+async def test_an_output_can_be_guided() -> None:
+    engine = says('{"a": [1, 1]}')
+    schema = {"type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}}
+    async with serving(engine) as client:
+        await client.complete(guided_choice=["a.b", "c"])
+        body = (await client.complete(guided_json=schema)).json()
+        events = events_of(await client.complete(guided_json=schema, stream=True))
+    choice, whole, _ = (request.grammar for request in engine.requests)
+    assert choice is not None and (choice.kind, choice.schema) == ("regex", r"(?:a\.b|c)")
+    assert whole is not None and (whole.kind, json.loads(whole.schema)) == ("json", schema)
+    assert [entry["keyword"] for entry in body["specrt"]["unenforced"]] == ["uniqueItems"]
+    assert [entry["keyword"] for entry in body["specrt"]["violations"]] == ["uniqueItems"]
+    assert events[-1]["specrt"]["violations"] == body["specrt"]["violations"]
+
+
+async def test_padded_events() -> None:
+    async with serving(says("x", "yyyyyyy" * 9)) as client:
+        response = await client.complete(stream=True, stream_options={"include_obfuscation": True})
+    lines = [line[6:] for line in response.text.splitlines() if line][:-1]
+    assert len(lines) == 2 and all(len(line.encode()) % 64 == 0 for line in lines)
+    assert all("obfuscation" in json.loads(line) for line in lines)
 
 
 async def test_engine_error_in_mid_stream() -> None:

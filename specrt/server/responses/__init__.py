@@ -1,0 +1,1 @@
+"""/v1/responses: OpenAI's item-based API, translated to the path of chat completions."""
