@@ -123,8 +123,8 @@ def validate_instance(schema: str | object, instance: object) -> list[Violation]
     document, validator = _validator(schema if isinstance(schema, str) else json.dumps(schema))
     try:
         errors = list(validator.iter_errors(instance))
-    except referencing.exceptions.Unresolvable as error:
-        message = f"not checked: a reference leads nowhere ({str(error)[:200]})"
+    except referencing.exceptions.Unresolvable as reason:
+        message = f"not checked: a reference leads nowhere ({str(reason)[:200]})"
         return [Violation("", "$ref", message, ("",))]
     violations = []
     for error in errors:

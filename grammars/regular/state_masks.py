@@ -196,7 +196,7 @@ class StateMasks:
 def _only_edges(
     table: npt.NDArray[np.int32], final: npt.NDArray[np.bool_]
 ) -> tuple[list[int], list[int]]:
-    """By state, the one byte that must come (-1 where there is a choice), and the state behind it."""
+    """By state, the one byte that must come (-1 = there is a choice), and the state behind it."""
     is_edge = table != DEAD
     edges = is_edge.argmax(axis=1)
     is_only = (np.count_nonzero(is_edge, axis=1) == 1) & ~final & (edges < NUM_BYTES)
