@@ -239,8 +239,8 @@ class ServerConfig:
     host: str = flag("127.0.0.1", "address to listen on")
     port: int = flag(8000, "port to listen on")
     api_key: str | None = flag(None, "bearer token that clients must send (default: none)")
-    cors_origins: str = flag(
-        "", "origins that browsers may call from, comma separated; * = all (default: none)"
+    cors_origins: str | None = flag(
+        None, "origins that browsers may call from, comma separated; * = all (default: none)"
     )
     max_queued_requests: int = flag(
         256, "requests that may wait beyond the running ones; more are answered 429"
