@@ -9,12 +9,14 @@ word, where trimming and splitting do not see it.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from os.path import commonprefix
 from typing import NamedTuple
 
 _PRIVATE_USE = range(0xE000, 0xF8FF)
@@ -86,23 +88,17 @@ class SpecialText:
     """
 
     def __init__(self, special_tokens: Sequence[str], values: Iterable[object] = ()) -> None:
-        self._tokens = sorted(filter(None, special_tokens), key=len, reverse=True)
-        whole = "|".join(map(re.escape, self._tokens)) or r"(?!)"
-        self._whole = re.compile(whole, re.DOTALL)
-        self._starts = re.compile(f"(?=(?:{whole}))(.)", re.DOTALL)
-        self._beginnings = {
-            token[:length] for token in self._tokens for length in range(1, len(token))
-        }
+        self._tokens, self._whole, self._starts, self._beginnings = _patterns(tuple(special_tokens))
+        self._lead = commonprefix(self._tokens)
         self._max_beginning = max(map(len, self._beginnings), default=0)
         self._mark = self._choose_mark(values)
 
-    def _choose_mark(self, values: Iterable[object]) -> str:
-        taken: set[str] = set()
-        for value in values:
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            if not text.isascii():
-                taken.update(char for char in set(text) if ord(char) in _PRIVATE_USE)
-        return next(chr(code) for code in _PRIVATE_USE if chr(code) not in taken)
+    @staticmethod
+    def _choose_mark(values: Iterable[object]) -> str:
+        texts = [v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for v in values]
+        texts = [text for text in texts if not text.isascii()]
+        marks = map(chr, _PRIVATE_USE)
+        return next(mark for mark in marks if not any(mark in text for text in texts))
 
     def broken(self, text: str) -> str:
         """`text` with a break inside every special-token text.
@@ -110,11 +106,12 @@ class SpecialText:
         A beginning of one at the very end is broken too: the template may put two texts together.
         """
         cuts: set[int] = set()
-        if any(token in text for token in self._tokens):
+        if self._lead in text and any(token in text for token in self._tokens):
             cuts.update(match.end(1) for match in self._starts.finditer(text))
-        for start in range(max(0, len(text) - self._max_beginning), len(text)):
-            if text[start:] in self._beginnings:
-                cuts.add(start + 1)
+        if text.endswith(self._beginnings):
+            for start in range(max(0, len(text) - self._max_beginning), len(text)):
+                if text[start:] in self._beginnings:
+                    cuts.add(start + 1)
         if not cuts:
             return text
         stops = [0, *sorted(cuts), len(text)]
@@ -146,3 +143,19 @@ class SpecialText:
             specials=tuple(specials),
             breaks=tuple(offset - index for index, offset in enumerate(breaks)),
         )
+
+
+@functools.lru_cache(maxsize=8)
+def _patterns(
+    special_tokens: tuple[str, ...],
+) -> tuple[list[str], re.Pattern[str], re.Pattern[str], tuple[str, ...]]:
+    """Tokens, longest first; what finds a whole one, and its first character; their beginnings."""
+    tokens = sorted(filter(None, special_tokens), key=len, reverse=True)
+    whole = "|".join(map(re.escape, tokens)) or r"(?!)"
+    beginnings = {token[:length] for token in tokens for length in range(1, len(token))}
+    return (
+        tokens,
+        re.compile(whole, re.DOTALL),
+        re.compile(f"(?=(?:{whole}))(.)", re.DOTALL),
+        tuple(beginnings),
+    )
