@@ -70,11 +70,13 @@ class Prompt:
         token_ids: what the model reads.
         text: their text: decode(token_ids) == text.
         num_spliced_turns: assistant turns whose generated ids were taken from the memo.
+        place: of a turn that is generated behind it.
     """
 
     token_ids: list[int]
     text: str
     num_spliced_turns: int
+    place: Place
 
 
 class PromptBuilder:
@@ -144,12 +146,13 @@ class PromptBuilder:
                     digest, position = before.extended(kept), start + length
                     num_spliced += 1
                     break
-        token_ids += self._encode(rendering, position, len(rendering.text))
-        return Prompt(token_ids, rendering.text, num_spliced)
+        rest = self._encode(rendering, position, len(rendering.text))
+        place = Place(len(rendering.text), digest.extended(rest).value())
+        return Prompt(token_ids + rest, rendering.text, num_spliced, place)
 
     def remember(
         self,
-        prompt_token_ids: Sequence[int],
+        prompt: Prompt,
         content: str | None,
         calls: Sequence[NamedCall],
         output_token_ids: Sequence[int],
@@ -157,14 +160,12 @@ class PromptBuilder:
         """Keep a generated turn, so that a conversation that returns it finds its ids.
 
         Args:
-            prompt_token_ids: as built for it.
+            prompt: as built for it.
             content: the content that was sent; None for none.
             calls: the calls that were sent.
             output_token_ids: all generated ids, the end-of-turn token included or not.
         """
-        num_chars = len(self._tokenizer.decode(prompt_token_ids))
-        place = Place(num_chars, PromptDigest(prompt_token_ids).value())
-        self._memo.remember(turn_key(content, calls), place, output_token_ids)
+        self._memo.remember(turn_key(content, calls), prompt.place, output_token_ids)
 
     def _kept(
         self, token_ids: list[int], rendering: Rendering, start: int

@@ -144,7 +144,7 @@ class LLM:
             enabled=recipe is not None and recipe.kind == "tools",
             cut=completion.finish_reason == "length",
         )
-        self._prompts.remember(prompt.token_ids, parsed.content, parsed.calls, completion.token_ids)
+        self._prompts.remember(prompt, parsed.content, parsed.calls, completion.token_ids)
         return Reply(parsed.content, parsed.calls, unenforced, completion)
 
     def generate(

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from specrt.errors import RequestError
 from specrt.grammars.base import GrammarRecipe, Unenforced
+from specrt.grammars.prompt_builder import Prompt
 from specrt.request import EngineRequest
 from specrt.server.access import RequestRecord
 from specrt.server.chat_choice import ChatChoice
@@ -41,7 +42,7 @@ class Turn:
     Attributes:
         generation: its engine requests.
         choices: what has come out of each.
-        prompt_token_ids: of all choices.
+        prompt: of all choices.
         max_tokens: output tokens at most, of each choice.
         recipe: what the output must look like.
         unenforced: what the grammar does not enforce of it.
@@ -50,7 +51,7 @@ class Turn:
 
     generation: Generation
     choices: list[ChatChoice]
-    prompt_token_ids: list[int]
+    prompt: Prompt
     max_tokens: int
     recipe: GrammarRecipe | None
     unenforced: tuple[Unenforced, ...]
@@ -79,7 +80,7 @@ class ChatService:
                     await self.finish(turn, turn.choices[index])
         asked: dict[str, Any] = {}
         if body.return_token_ids:
-            asked["prompt_token_ids"] = turn.prompt_token_ids
+            asked["prompt_token_ids"] = turn.prompt.token_ids
         if body.service_tier is not None:
             asked["service_tier"] = "default"
         return ChatResponse(
@@ -116,7 +117,7 @@ class ChatService:
         def chunk(**fields: object) -> ChatChunk:
             nonlocal is_first
             if is_first and body.return_token_ids:
-                fields["prompt_token_ids"] = turn.prompt_token_ids
+                fields["prompt_token_ids"] = turn.prompt.token_ids
             is_first = False
             fields |= {"id": record.generation_id, "object": "chat.completion.chunk"}
             fields |= {"created": record.created, "model": self._model.name}
@@ -173,14 +174,14 @@ class ChatService:
         shape = read_shape(body, self._model)
         recipe = shape.recipe
         with named_as_sent(body):
-            prompt_token_ids, unenforced = await asyncio.gather(
+            prompt, unenforced = await asyncio.gather(
                 self._model.build_prompt(body.messages, shape.tools, shape.variables),
                 self._model.compile(recipe),
             )
         wanted = _max_tokens(body)
         max_tokens = resolve_max_tokens(
             None if cut_max_tokens else wanted,
-            len(prompt_token_ids),
+            len(prompt.token_ids),
             self._model.context_length,
             num_slots=num_slots(self._backend.engine),
             param="messages",
@@ -191,7 +192,7 @@ class ChatService:
         requests = [
             EngineRequest(
                 request_id=f"{record.generation_id}-{choice_index}",
-                prompt_token_ids=prompt_token_ids,
+                prompt_token_ids=prompt.token_ids,
                 sampling=sampling_params(
                     body,
                     max_tokens=max_tokens,
@@ -218,7 +219,7 @@ class ChatService:
                 )
                 for index in range(body.n)
             ],
-            prompt_token_ids=prompt_token_ids,
+            prompt=prompt,
             max_tokens=max_tokens,
             recipe=recipe,
             unenforced=unenforced,
@@ -230,9 +231,7 @@ class ChatService:
         record = turn.generation.record
         record.finish_reasons.append(str(choice.finish_reason))
         parsed = choice.parsed
-        self._model.prompts.remember(
-            turn.prompt_token_ids, parsed.content, parsed.calls, choice.token_ids
-        )
+        self._model.prompts.remember(turn.prompt, parsed.content, parsed.calls, choice.token_ids)
         if turn.recipe is not None:
             # A client's pattern may take long to match.
             turn.violations += await asyncio.to_thread(

@@ -13,7 +13,7 @@ from specrt.config import EngineConfig, GrammarConfig
 from specrt.grammars.base import GrammarRecipe, Unenforced
 from specrt.grammars.compiler import GrammarCompiler
 from specrt.grammars.formats import ToolFormat
-from specrt.grammars.prompt_builder import PromptBuilder, find_format, make_prompt_builder
+from specrt.grammars.prompt_builder import Prompt, PromptBuilder, find_format, make_prompt_builder
 from specrt.grammars.table_store import TableStore, default_folder
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.loader import resolve_model_folder
@@ -76,7 +76,7 @@ class ServedModel:
 
     async def build_prompt(
         self, messages: object, tools: object, variables: Mapping[str, object] | None = None
-    ) -> list[int]:
+    ) -> Prompt:
         """The prompt of a chat request, built off the event loop.
 
         Args:
@@ -88,8 +88,7 @@ class ServedModel:
             RequestError: messages or tools are malformed, or the template refuses them.
         """
         build = functools.partial(self.prompts.build, max_chars=self.max_prompt_chars)
-        prompt = await asyncio.to_thread(build, messages, tools, variables=variables)
-        return prompt.token_ids
+        return await asyncio.to_thread(build, messages, tools, variables=variables)
 
     async def compile(self, recipe: GrammarRecipe | None) -> tuple[Unenforced, ...]:
         """What the grammar of a recipe does not enforce; compiled off the event loop.

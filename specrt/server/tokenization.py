@@ -87,7 +87,7 @@ def tokenization_routes(model: ServedModel) -> APIRouter:
                 code="invalid_value",
             )
         if body.messages is not None:
-            return await model.build_prompt(body.messages, body.tools)
+            return (await model.build_prompt(body.messages, body.tools)).token_ids
         if body.tools is not None:
             raise RequestError(
                 "`tools`: expected them beside messages, not beside a prompt",

@@ -154,7 +154,7 @@ def test_the_next_turn_prints_the_call_as_it_was_generated(
     token_ids = [i for char in generated for i in tokenizer.encode_plain(char)]
     arguments = json.dumps(ARGUMENTS, ensure_ascii=False)
     call = type("Call", (), {"name": "get_weather", "arguments": arguments})()
-    prompts.remember(first.token_ids, None, [call], [*token_ids, 2])
+    prompts.remember(first, None, [call], [*token_ids, 2])
     answer = copy.deepcopy(ONE_CALL)
     answer["tool_calls"][0]["function"]["arguments"] = arguments
     following = prompts.build([*FIRST, answer, LATER[0]], TOOLS)

@@ -76,7 +76,7 @@ class Client:
         ids = self.tokenizer.bytewise(text) if token_ids is None else token_ids
         ids = ids + [*self.tokenizer.eos_token_ids] * eos
         message = parse_message(HERMES, sent or text)
-        self.builder.remember(prompt.token_ids, message.content, message.calls, ids)
+        self.builder.remember(prompt, message.content, message.calls, ids)
         self.messages.append(as_openai(message, len(self.messages)))
         if message.calls:
             self.messages += [{"role": "tool", "content": "1"}] * len(message.calls)

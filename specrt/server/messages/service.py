@@ -53,8 +53,8 @@ class MessagesService:
             parallel_tool_calls=prompt.parallel_tool_calls,
             response_format=prompt.response_format,
         )
-        token_ids = await self._model.build_prompt(prompt.messages, prompt.tools)
-        return MessageTokensCount(input_tokens=len(token_ids))
+        built = await self._model.build_prompt(prompt.messages, prompt.tools)
+        return MessageTokensCount(input_tokens=len(built.token_ids))
 
     async def complete(self, body: MessagesRequest, record: RequestRecord) -> MessagesResponse:
         """The whole message.
