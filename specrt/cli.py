@@ -22,7 +22,7 @@ from specrt import __version__
 from specrt.config import EngineConfig, ServerConfig, build
 from specrt.errors import ConfigError, SpecrtError
 
-_BENCHES = ("replay", "equality", "compare", "grammar")
+_BENCHES = ("replay", "equality", "compare", "grammar", "host")
 # Switches that recipes for other servers carry, for what specrt always does.
 _ALWAYS_ON = ("--enable-prefix-caching", "--enable-radix-attention", "--enable-chunked-prefill")
 
@@ -114,6 +114,7 @@ def _parser() -> _Parser:
         CompareOptions,
         EqualityOptions,
         GrammarBenchOptions,
+        HostOptions,
         ReplayOptions,
     )
     from specrt.chat import ChatOptions
@@ -125,6 +126,7 @@ def _parser() -> _Parser:
         ("equality", EqualityOptions, "check that speculation never changes a token"),
         ("compare", CompareOptions, "plain against speculative decoding on tool calls"),
         ("grammar", GrammarBenchOptions, "compile times and masks against other engines"),
+        ("host", HostOptions, "what a turn costs besides the model's passes, up to 128k tokens"),
     ):
         one = benches.add_parser(name, help=summary, description=summary)
         add_flags(one, options)
@@ -182,7 +184,12 @@ def _serve(values: dict[str, Any]) -> int:
 
 def _bench(values: dict[str, Any]) -> int:
     options = build(values["options"], values)
-    from specrt.bench.options import EqualityOptions, GrammarBenchOptions, ReplayOptions
+    from specrt.bench.options import (
+        EqualityOptions,
+        GrammarBenchOptions,
+        HostOptions,
+        ReplayOptions,
+    )
 
     if isinstance(options, ReplayOptions):
         from specrt.bench import replay
@@ -196,6 +203,10 @@ def _bench(values: dict[str, Any]) -> int:
         from specrt.bench import grammar
 
         return grammar.run(options)
+    if isinstance(options, HostOptions):
+        from specrt.bench import host
+
+        return host.run(options)
     from specrt.bench import compare
 
     return compare.run(options)

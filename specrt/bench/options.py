@@ -135,3 +135,23 @@ class GrammarBenchOptions:
         for name in ("tools", "rounds"):
             _at_least(1, "--" + name, getattr(self, name))
         _at_least(0, "--stock-tools", self.stock_tools)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostOptions:
+    """`specrt bench host`: what a turn costs besides passes, with a tiny random model."""
+
+    tokens: str = flag("8192,32768,131072", "comma-separated lengths of the conversation")
+    turns: int = flag(5, "turns measured at each length; the median counts")
+    json: str | None = flag(None, "write everything measured to this file")
+
+    def __post_init__(self) -> None:
+        _at_least(1, "--turns", self.turns)
+        if not self.lengths or min(self.lengths) < 4096:
+            raise ConfigError(f"--tokens: expected numbers from 4096 on, got {self.tokens!r}")
+
+    @property
+    def lengths(self) -> list[int]:
+        """The lengths; empty when --tokens is no list of numbers."""
+        parts = [part.strip() for part in self.tokens.split(",")]
+        return [int(part) for part in parts] if all(map(str.isdecimal, parts)) else []
