@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+import idna
 import jsonschema
 import jsonschema.exceptions
 import jsonschema.validators
@@ -38,6 +40,7 @@ MAX_UNION_NESTING = 8
 MAX_PROPERTIES = 400  # of one object; llguidance gives up at about 500 optional ones
 MAX_MULTIPLE_OF = 1_000
 
+_FULL_STOPS = re.compile("[.\u3002\uff0e\uff61]")
 _NUL = re.compile(r"\0|\\x00|\\u0000|\\0(?![0-9])|\\[xu]\{0+\}")
 
 
@@ -273,7 +276,18 @@ def _multiple_of(
 
 
 # The formats that no grammar enforces. All others are enforced, or mean nothing.
-_FORMATS = jsonschema.FormatChecker(formats=("regex", "idn-hostname"))
+_FORMATS = jsonschema.FormatChecker(formats=("regex",))
+
+
+@_FORMATS.checks("idn-hostname", raises=idna.IDNAError)
+def _is_idn_hostname(instance: object) -> bool:
+    """RFC 5890, and RFC 5893's rule for all labels of a name that has one written to the left."""
+    if not isinstance(instance, str):
+        return True
+    labels = [idna.ulabel(label) for label in _FULL_STOPS.split(instance)]
+    is_bidi = any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in "".join(labels))
+    idna.encode(instance)  # also how long the name may be
+    return not is_bidi or all(idna.check_bidi(label, check_ltr=True) for label in labels)
 
 
 @lru_cache(maxsize=256)

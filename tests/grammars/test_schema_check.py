@@ -199,3 +199,26 @@ def test_anchors_and_nested_ids(schema):
     assert validate_instance(schema, [1]) == []
     (found,) = validate_instance(schema, ["x"])
     assert found.keyword == "type" and found.pointer
+
+
+@pytest.mark.parametrize(
+    ("name", "is_valid"),
+    [
+        (7, True),
+        ("실례.테스트", True),
+        ("a\u3002b", True),
+        ("xn--ihqwcrb4cv8a8dqg056pqjye", True),
+        ("\u05d0.\u05d1", True),
+        ("", False),
+        ("-a", False),
+        ("a.", False),
+        ("a\uff0e", False),
+        ("xn--X", False),
+        ("0a.\u05d0", False),  # no label may begin with a digit where one is written to the left
+        ("a" * 64, False),
+        (".".join(["a" * 60] * 5), False),
+    ],
+)
+def test_internationalised_host_names(name, is_valid):
+    found = validate_instance({"format": "idn-hostname"}, name)
+    assert [violation.keyword for violation in found] == ([] if is_valid else ["format"])
