@@ -72,12 +72,12 @@ class JsonPlace(NamedTuple):
         """The place behind `data`, which may begin and end anywhere."""
         trigger, mode, brackets, matched = self
         for byte in data:
-            if mode == _STRING or mode == _KEY:
+            if mode in (_STRING, _KEY):
                 if byte == _QUOTE:
                     mode = _BEHIND if mode == _STRING else _COLON
                 elif byte == _BACKSLASH:
                     mode += 1
-            elif mode == _STRING_ESCAPE or mode == _KEY_ESCAPE:
+            elif mode in (_STRING_ESCAPE, _KEY_ESCAPE):
                 mode -= 1
             elif mode == _TEXT:
                 expected = trigger[matched]
