@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 MIN_MATCH = 2
 MAX_MATCH = 16
 # The most recent ones: bounds the work of a search; more, or longer matches, draft no better.
@@ -24,25 +26,34 @@ class Match(NamedTuple):
 
 
 class SuffixIndex:
-    """An index by pairs of tokens, maintained in constant time per token."""
+    """An index by pairs of tokens.
+
+    What the list holds at first, a prompt, may be long and is looked through when a pair is first
+    asked for (128k tokens: some 60 us); what it gains is indexed in constant time per token.
+    """
 
     def __init__(self, token_ids: list[int]) -> None:
         """Index a list; it may grow later but never change or shrink."""
         self._token_ids = token_ids
+        self._first = np.asarray(token_ids, dtype=np.int32)
         self._ends: dict[tuple[int, int], list[int]] = {}
-        self._num_indexed = MIN_MATCH
-        self.update()
+        self._num_indexed = max(MIN_MATCH, len(token_ids))
 
     def update(self) -> None:
         """Index what the list has gained."""
-        tokens, ends = self._token_ids, self._ends
+        tokens = self._token_ids
         for end in range(self._num_indexed, len(tokens)):
-            pair = (tokens[end - 2], tokens[end - 1])
-            if pair in ends:
-                ends[pair].append(end)
-            else:
-                ends[pair] = [end]
+            self._ends_of(tokens[end - 2], tokens[end - 1]).append(end)
         self._num_indexed = max(self._num_indexed, len(tokens))
+
+    def _ends_of(self, before: int, last: int) -> list[int]:
+        """Positions behind a pair, ascending; of the first tokens, the most recent ones only."""
+        ends = self._ends.get((before, last))
+        if ends is None:
+            pairs = (self._first[:-2] == before) & (self._first[1:-1] == last)
+            ends = (np.flatnonzero(pairs)[-MAX_OCCURRENCES:] + 2).tolist()
+            self._ends[before, last] = ends
+        return ends
 
     def search(self, context: Sequence[int]) -> list[Match]:
         """Occurrences of the context's last tokens that have a token after them.
@@ -59,7 +70,7 @@ class SuffixIndex:
         tokens = self._token_ids
         longest = min(len(context), MAX_MATCH)
         matches = []
-        for end in self._ends.get((context[-2], context[-1]), ())[-MAX_OCCURRENCES:]:
+        for end in self._ends_of(context[-2], context[-1])[-MAX_OCCURRENCES:]:
             limit = min(longest, end)
             length = MIN_MATCH
             while length < limit and tokens[end - length - 1] == context[-length - 1]:
