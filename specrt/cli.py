@@ -1,4 +1,4 @@
-"""The command line: `specrt serve | bench | grammar | train-draft | chat`.
+"""The command line: `specrt serve | bench | grammar | eval-draft | train-draft | chat`.
 
 Flags are made from the configuration dataclasses, so a default, unit or help text is written once.
 What is heavy is imported by the subcommand that runs, so that every `--help` answers at once.
@@ -148,7 +148,13 @@ def _parser() -> _Parser:
     add_flags(explain, ExplainOptions)
     explain.set_defaults(run=_grammar_explain, parser=explain)
 
+    from specrt.bench.options import EvalDraftOptions
     from specrt.train.training_options import TrainDraftOptions
+
+    summary = "measure how many tokens a pass draft heads bring on tool calls"
+    evaluate = commands.add_parser("eval-draft", help=summary, description=summary)
+    add_flags(evaluate, EvalDraftOptions)
+    evaluate.set_defaults(run=_eval_draft, parser=evaluate)
 
     train = commands.add_parser(
         "train-draft",
@@ -231,6 +237,13 @@ def _train_draft(values: dict[str, Any]) -> int:
     from specrt.train.training_options import TrainDraftOptions
 
     return pipeline.run(build(TrainDraftOptions, values))
+
+
+def _eval_draft(values: dict[str, Any]) -> int:
+    from specrt.bench import eval_draft
+    from specrt.bench.options import EvalDraftOptions
+
+    return eval_draft.run(build(EvalDraftOptions, values))
 
 
 def _chat(values: dict[str, Any]) -> int:

@@ -41,6 +41,7 @@ from specrt.speculative.calibration import Calibration
 from specrt.speculative.cost_model import Pace, PassCost, measure
 from specrt.speculative.head_drafter import HeadDrafter
 from specrt.speculative.sources import make_tree_builder
+from specrt.speculative.tree_builder import TreeBuilder
 from specrt.text_output import TextOutput
 from specrt.tokenizer import Tokenizer
 from specrt.worker import Worker
@@ -137,14 +138,14 @@ class LLMEngine:
         )
         self.worker.compiler.warm()
         self.pass_cost: PassCost | None = None
+        self._head_cost: PassCost | None = None
         if is_drafting:
             self.pass_cost = measure(self.worker.time_pass)
             logger.info("milliseconds of a pass by rows: %s", self.pass_cost)
-            self.worker.builder = make_tree_builder(
-                config.speculative.sources,
-                self.pass_cost,
-                self._head_drafter(runner, self.pass_cost) if runner is not None else None,
-            )
+            if runner is not None:
+                self._head_cost = measure(runner.time_wave, _WAVE_ROWS)
+                logger.info("milliseconds of a wave of the draft head by rows: %s", self._head_cost)
+            self.worker.builder = self.make_builder(config.speculative)
         self.counters = EngineCounters()
         self._drafted: dict[str, int] = {}
         self._accepted: dict[str, int] = {}
@@ -153,21 +154,26 @@ class LLMEngine:
         self._window_tokens = 0
         self._last_throughput = 0.0
 
-    def _head_drafter(
-        self, runner: HeadRunner, pass_cost: PassCost
-    ) -> Callable[[Calibration, Pace], Drafter]:
-        head_cost = measure(runner.time_wave, _WAVE_ROWS)
-        logger.info("milliseconds of a wave of the draft head by rows: %s", head_cost)
-        options = self.config.speculative
-        return functools.partial(
-            HeadDrafter,
-            runner,
-            vocab_size=self.worker.model.config.vocab_size,
-            num_steps=options.speculative_num_steps,
-            topk=options.speculative_eagle_topk,
-            target_cost=pass_cost,
-            head_cost=head_cost,
-        )
+    def make_builder(self, options: SpeculativeConfig, *, is_masked: bool = True) -> TreeBuilder:
+        """A tree builder of this engine that has learned nothing yet.
+
+        Args:
+            options: what drafts; a head that the engine has not loaded does not.
+            is_masked: False lets the head propose what the grammar forbids; see `HeadDrafter`.
+        """
+        make_head_drafter: Callable[[Calibration, Pace], Drafter] | None = None
+        if self.worker.head is not None and options.uses_head:
+            make_head_drafter = functools.partial(
+                HeadDrafter,
+                self.worker.head,
+                vocab_size=self.worker.model.config.vocab_size,
+                num_steps=options.speculative_num_steps,
+                topk=options.speculative_eagle_topk,
+                target_cost=self.pass_cost,
+                head_cost=self._head_cost,
+                is_masked=is_masked,
+            )
+        return make_tree_builder(options.sources, self.pass_cost, make_head_drafter)
 
     # ---- requests ----------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ class SamplingParams:
         seed: noise seed, 64 bits; resolved at admission, kept through retraction.
         choice_index: which of the n choices this is; part of the noise counter.
         logprobs: None = none; k >= 0 = the chosen token's logprob and the k best alternatives.
+        continuation: tokens that take the place of the first drawn ones. All else (drafts, the
+            pass, the walk) goes on as it would: so a recorded output shows how it is drafted.
     """
 
     max_tokens: int
@@ -56,6 +58,7 @@ class SamplingParams:
     seed: int = 0
     choice_index: int = 0
     logprobs: int | None = None
+    continuation: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

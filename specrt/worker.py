@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ from specrt.attention.base import AttentionBackend, RowGroup
 from specrt.cache.kv_store import KVStore
 from specrt.draft_heads.runner import HeadRunner
 from specrt.draft_tree import DraftTree
-from specrt.errors import SpecrtError
+from specrt.errors import RequestError, SpecrtError
 from specrt.grammars.base import DEAD, GrammarState
 from specrt.grammars.compiler import GrammarCompiler
 from specrt.model.decoder import TargetModel
@@ -92,6 +93,8 @@ class Worker:
         self.eos_token_ids = frozenset(eos_token_ids)
         self.device = store.keys[0].device
         self.requests: dict[str, WorkerRequest] = {}
+        # Told of every verified tree: request, tree, accepted nodes, tokens. For measurements.
+        self.on_verified: Callable[[str, DraftTree, list[int], list[int]], object] | None = None
         self._bitmask = np.zeros((1, (model.config.vocab_size + 31) // 32), dtype=np.int32)
 
     # ---- a step ------------------------------------------------------------------------------
@@ -342,6 +345,8 @@ class Worker:
         if not np.array_equal(sources, targets):
             self.store.move(sources, targets)
         drafted, accepted = count_by_source(tree, nodes)
+        if self.on_verified is not None:
+            self.on_verified(planned.request_id, tree, nodes, new_token_ids)
         if self.builder is not None:
             self.builder.extend(state.draft, new_token_ids)
         else:
@@ -387,6 +392,10 @@ class Worker:
                 token_id = determined
                 top = ((token_id, 0.0),) if sampling.logprobs else ()
                 logprob = TokenLogprob(token_id, 0.0, top)
+            index = position - state.draft.num_prompt_tokens
+            if index < len(sampling.continuation):
+                token_id = sampling.continuation[index]
+                self._check_allowed(state, grammar_node, token_id, index)
             new_token_ids.append(token_id)
             if logprobs is not None:
                 logprobs.append(logprob)
@@ -405,6 +414,19 @@ class Worker:
             if child is None or len(new_token_ids) == rows.planned.max_new_tokens:
                 return new_token_ids, logprobs, nodes, False, grammar_node
             node = child
+
+    def _check_allowed(
+        self, state: WorkerRequest, grammar_node: int, token_id: int, index: int
+    ) -> None:
+        """A continuation comes from outside: it may be one that the grammar forbids."""
+        if state.grammar is None:
+            return
+        state.grammar.masks([grammar_node], self._bitmask)
+        words = self._bitmask[0].view(np.uint32)
+        if not int(words[token_id // 32]) >> token_id % 32 & 1:
+            raise RequestError(
+                f"sampling.continuation[{index}]: the grammar forbids the token {token_id} there"
+            )
 
     def _mask(
         self, state: WorkerRequest, grammar_node: int, position: int

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specrt.bench.generator import EngineGenerator, engine_config
+from specrt.bench.token_kinds import forced_tokens
 from specrt.config import DRAFT_SOURCES
-from specrt.errors import RequestError, SpecrtError
-from specrt.grammars.base import DEAD, GrammarRecipe
+from specrt.errors import RequestError
+from specrt.grammars.base import GrammarRecipe
 from specrt.grammars.formats import ToolFormat
 from specrt.grammars.prompt_builder import find_format, make_prompt_builder
 from specrt.grammars.recipes import build_recipe
@@ -290,22 +291,6 @@ class _TurnMaker:
         return output, "length"
 
     def _forced(self, recipe: GrammarRecipe | None, token_ids: list[int]) -> list[bool]:
-        """For each token, whether the grammar left no other; False behind a recorded misstep."""
-        forced = [False] * len(token_ids)
-        if recipe is None:
-            return forced
-        grammar = self._engine.worker.compiler.compile(recipe).open()
-        try:
-            for index, token_id in enumerate(token_ids):
-                only = grammar.forced(grammar.root)
-                forced[index] = only is not None or grammar.allowed(grammar.root, 1) == [token_id]
-                if token_id in self._engine.worker.eos_token_ids:
-                    break
-                node = grammar.advance(grammar.root, token_id)
-                if node == DEAD:
-                    forced[index] = False
-                    break
-                grammar.commit(node)
-        except SpecrtError:  # a limit of the grammar engine: what follows counts as a choice
-            pass
-        return forced
+        worker = self._engine.worker
+        grammar = None if recipe is None else worker.compiler.compile(recipe).open()
+        return forced_tokens(grammar, token_ids, worker.eos_token_ids)

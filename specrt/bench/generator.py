@@ -87,8 +87,8 @@ class EngineGenerator:
         self.engine = LLMEngine(config)
         self.vocab_size = self.engine.worker.model.config.vocab_size
         self._ids = itertools.count()
-        self._format = find_format(self.engine.tokenizer)
-        self._prompts = make_prompt_builder(self.engine.tokenizer, self._format)
+        self.tool_format = find_format(self.engine.tokenizer)
+        self._prompts = make_prompt_builder(self.engine.tokenizer, self.tool_format)
 
     def cases(self, traces: list[Trace], limit: int, max_prompt_tokens: int) -> list[Case]:
         """Make up to `limit` cases, one assistant turn of each trace at a time.
@@ -108,18 +108,21 @@ class EngineGenerator:
                 if depth < len(positions):
                     must_call = bool(trace.messages[positions[depth]].get("tool_calls"))
                     must_call = must_call and len(cases) % 4 != 3
-                    case = self._case(trace, positions[depth], must_call)
+                    case = self.case(trace, positions[depth], must_call)
                     if case and len(case.request.prompt_token_ids) <= max_prompt_tokens:
                         cases.append(case)
         return cases
 
-    def _case(self, trace: Trace, position: int, must_call: bool) -> Case | None:
+    def case(self, trace: Trace, position: int, must_call: bool) -> Case | None:
+        """The reply to `trace.messages[:position]`; None when the engine refuses to write it."""
         from specrt.grammars.recipes import build_recipe
 
         choice = None if not trace.tools else "required" if must_call else "auto"
         try:
             prompt = self._prompts.build(trace.messages[:position], trace.tools)
-            recipe = build_recipe(trace.tools, tool_choice=choice, tool_format=self._format.name)
+            recipe = build_recipe(
+                trace.tools, tool_choice=choice, tool_format=self.tool_format.name
+            )
             if recipe is not None:
                 self.engine.worker.compiler.compile(recipe)
         except RequestError:
@@ -166,7 +169,7 @@ class EngineGenerator:
         """See `Generator`."""
         from specrt.grammars.tool_parser import parse_message
 
-        message = parse_message(self._format, text)
+        message = parse_message(self.tool_format, text)
         return [
             {"function": {"name": call.name, "arguments": call.arguments}} for call in message.calls
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from specrt.bench.draft_ladder import LADDER
 from specrt.config import flag
 from specrt.errors import ConfigError
 
@@ -118,6 +119,63 @@ class CompareOptions:
     def side_names(self) -> list[str]:
         """The sides in the order given, each once."""
         return list(dict.fromkeys(name.strip() for name in self.sides.split(",")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalDraftOptions:
+    """`specrt eval-draft`: how many tokens a pass a draft head brings on real tool calls."""
+
+    model_path: str | None = flag(None, "target model (default: the embedded model)")
+    head: str | None = flag(
+        None, "folders of heads, comma-separated (default: the one that ships for the model)"
+    )
+    traces: str | None = flag(None, "conversations, .jsonl or .jsonl.gz (default: the sample)")
+    requests: int = flag(28, "calls measured; data sets take turns")
+    calls: Literal["own", "recorded"] = flag(
+        "own",
+        "own: the model's; recorded: those of the traces, drafted and accepted by the same code,"
+        " every drawn token replaced by the recorded one",
+    )
+    max_tokens: int = flag(256, "output tokens of a call at most")
+    max_prompt_tokens: int | None = flag(
+        None, "calls behind longer prompts are left out (default: what the context holds)"
+    )
+    temperature: float = flag(0.0, "sampling temperature of the model's own calls")
+    rows: str = flag(
+        ",".join(LADDER),
+        "comma-separated rows of the table, each with one source more",
+        name="--draft-sources",
+    )
+    seed: int = flag(0, "noise seed of the first request; request i takes seed + i")
+    num_threads: int | None = flag(None, "CPU threads for torch (default: physical cores)")
+    json: str | None = flag(None, "write everything measured to this file")
+
+    def __post_init__(self) -> None:
+        for name in ("requests", "max_tokens", "max_prompt_tokens", "num_threads"):
+            _at_least(1, "--" + name.replace("_", "-"), getattr(self, name))
+        _at_least(0, "--temperature", self.temperature)
+        if self.calls == "recorded" and self.temperature > 0:
+            raise ConfigError(
+                "--temperature: recorded calls are not drawn: expected 0 with --calls recorded,"
+                f" got {self.temperature}"
+            )
+        unknown = [name for name in self.row_names if name not in LADDER]
+        if unknown or not self.row_names:
+            raise ConfigError(
+                f"--draft-sources: expected some of {', '.join(LADDER)}, got {self.rows!r}"
+            )
+
+    @property
+    def row_names(self) -> list[str]:
+        """The rows in the order given, each once."""
+        return list(dict.fromkeys(n.strip() for n in self.rows.split(",") if n.strip()))
+
+    @property
+    def heads(self) -> list[str | None]:
+        """Folders; None = the head that ships."""
+        if self.head is None:
+            return [None]
+        return list(dict.fromkeys(n.strip() for n in self.head.split(",") if n.strip()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,7 @@ class HeadDrafter:
         topk: int = 4,
         target_cost: PassCost | None = None,
         head_cost: PassCost | None = None,
+        is_masked: bool = True,
     ) -> None:
         """Draft with a head.
 
@@ -104,6 +105,8 @@ class HeadDrafter:
             topk: candidates of a node, and nodes of a request read in one wave, at most.
             target_cost: seconds of a target pass by rows; None = waves are free.
             head_cost: seconds of a wave by rows.
+            is_masked: take the best of the tokens that the grammar allows. False takes the best of
+                all and drops what is forbidden: what the mask is worth shows in comparison.
         """
         self._runner = runner
         self._calibration = calibration
@@ -111,6 +114,7 @@ class HeadDrafter:
         self._hit = _FIRST_HIT  # expected acceptance of a first candidate, lately
         self._num_steps = num_steps
         self._topk = topk
+        self._is_masked = is_masked
         self._target_cost = target_cost
         self._head_cost = head_cost
         self._mask = np.zeros((1, (vocab_size + 31) // 32), dtype=np.int32)
@@ -241,7 +245,7 @@ class HeadDrafter:
         request, tree, node = item
         grammar_node = tree.grammar_node[node]
         ids = self._runner.draft_token_ids
-        if request.grammar is not None:
+        if request.grammar is not None and self._is_masked:
             request.grammar.masks([grammar_node], self._mask)
             bits = np.unpackbits(self._mask.view(np.uint8)[0], bitorder="little")
             logits = np.where(bits[ids] != 0, logits, np.float32(-np.inf))
@@ -254,7 +258,8 @@ class HeadDrafter:
         level = self._drafts[request.request_id].levels[node]
         is_sampled = request.sampling.temperature >= _MIN_TEMPERATURE
         candidates: list[Candidate] = []
-        for place in np.argsort(-scores, kind="stable").tolist():
+        ranked = np.argsort(-scores, kind="stable")
+        for place in (ranked if self._is_masked else ranked[: self._topk]).tolist():
             token_id = int(ids[best[place]])
             after = request.advance(grammar_node, token_id)
             if after is None:
