@@ -12,6 +12,7 @@ It knows no turn, no end-of-sequence token and no canonical tokenisation: region
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,15 +24,19 @@ from specrt.grammars.base import DEAD
 from specrt.grammars.vocabulary import BIT, Vocabulary
 
 # Bounds on what a hostile schema may cost, in llguidance's own units: about 4 ms to build a lexer,
-# 7 ms for one mask, 100 MB of lexer states.
+# 35 ms for one mask (a pattern beside a maxLength takes 13), 100 MB of lexer states.
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=200_000,
-    step_lexer_fuel=100_000,
+    step_lexer_fuel=500_000,
     step_max_items=20_000,
     max_grammar_size=100_000,
     max_lexer_states=50_000,
     verbose_errors=False,
 )
+
+# Where a run meets the limit of items, its beginning is right, but the matcher fails at its next
+# use. A limit of 20,000 is not met on fewer bytes than these.
+_LONG_RUN = 256
 
 
 class RefusedError(Exception):
@@ -61,14 +66,23 @@ class MatcherPrototype:
     def __init__(self, vocabulary: Vocabulary, lark: str) -> None:
         """Compile `lark`; see `build_matcher`."""
         self._vocabulary = vocabulary
+        self._lark = lark
         self._matcher = build_matcher(vocabulary, lark)
+        self._is_spent = False
         self._lock = threading.Lock()  # a matcher has one user at a time
 
     def open(self) -> MatcherArena:
         """An arena whose root is the start of the grammar."""
         with self._lock:
+            if self._is_spent:
+                self._matcher = build_matcher(self._vocabulary, self._lark)
+                self._is_spent = False
             matcher = self._matcher.deep_copy()
-        return MatcherArena(matcher, self._vocabulary)
+        return MatcherArena(matcher, self._vocabulary, self._spend)
+
+    def _spend(self) -> None:
+        # Copies share a lexer: once it has met its limit, it fails at every start.
+        self._is_spent = True
 
 
 @dataclass(slots=True)
@@ -89,8 +103,11 @@ class MatcherArena:
         root: the node of what is committed.
     """
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, matcher: LLMatcher, vocabulary: Vocabulary, on_error: Callable[[], object]
+    ) -> None:
         self.root = DEAD + 1
+        self._on_error = on_error
         self._root_matcher = matcher  # only ever takes tokens
         self._matcher = matcher.deep_copy()
         self._vocabulary = vocabulary
@@ -163,6 +180,8 @@ class MatcherArena:
             self._move(node)
             entry.forced_bytes = self._matcher.compute_ff_bytes()
             self._check(self._matcher)
+            if len(entry.forced_bytes) > _LONG_RUN:
+                self._matcher, self._cursor = self._root_matcher.deep_copy(), self.root
         return entry.forced_bytes
 
     def commit(self, node: int) -> None:
@@ -188,14 +207,9 @@ class MatcherArena:
     def _is_allowed(self, node: int, token_id: int) -> bool:
         if token_id in self._vocabulary.special_ids:
             return False
-        mask = self._nodes[node].mask
-        if mask is not None:
-            return bool(mask[token_id >> 5] & BIT[token_id & 31])
-        # A tenth of a mask's cost, and unlike `consume_token` it leaves the matcher healthy.
-        self._move(node)
-        is_allowed = self._matcher.validate_tokens([token_id]) == 1
-        self._check(self._matcher)
-        return is_allowed
+        # `validate_tokens` is faster, but only a mask gives the lexer new fuel: without, it says
+        # no when that has run out, and every copy of the matcher is broken.
+        return bool(self.mask(node)[token_id >> 5] & BIT[token_id & 31])
 
     def _descends(self, node: int, ancestor: int) -> bool:
         depth = self._nodes[ancestor].depth
@@ -223,4 +237,5 @@ class MatcherArena:
         # A matcher in error answers every later question with "end of sequence".
         if matcher.is_error():
             self._error = f"the grammar cannot go on: {matcher.get_error().strip()}"
+            self._on_error()
             raise GrammarError(self._error)
