@@ -37,7 +37,7 @@ from specrt.train.traces import TrainingTrace, load_training_traces
 from specrt.train.trainer import FitResult, fit
 from specrt.train.training_options import TrainDraftOptions
 from specrt.train.turn_file import Turn, load_turns
-from specrt.train.turns import model_digest, regenerate, turn_recipe
+from specrt.train.turns import model_digest, place_of, regenerate, turn_recipe
 
 
 def run(options: TrainDraftOptions) -> int:
@@ -164,8 +164,8 @@ def _masks(
     tool_format = find_format(tokenizer)
     recipes: dict[str, GrammarRecipe] = {}
     for turn in turns:
-        trace_id, _, position = turn.id.removesuffix("]").rpartition("[")
-        recipe = turn_recipe(by_id[trace_id], int(position), tool_format)
+        trace_id, position = place_of(turn.id)
+        recipe = turn_recipe(by_id[trace_id], position, tool_format)
         if recipe is not None:
             recipes[turn.id] = recipe
     return walk_grammars(turns, recipes, vocabulary, GrammarCompiler(vocabulary))
@@ -201,7 +201,7 @@ def _write(
         licence=options.licence,
         sources=_sources(traces, turns),
         command=_command(options),
-        is_recorded=options.turns.continuations == "recorded",
+        continuations=options.turns.continuations,
         numbers={"supervised tokens": str(supervised)},
     )
     (out / "README.md").write_text(card, encoding="utf-8")

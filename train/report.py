@@ -10,6 +10,14 @@ from specrt.train.acceptance import WIDTHS, Acceptance
 from specrt.train.trainer import FitResult
 from specrt.train.training_options import TrainOptions
 
+_OWN = "the target wrote {} that the head learned from, under the grammar it is served with"
+_LEARNED_FROM = {
+    "regenerated": f"The recorded conversations give the prompts; {_OWN.format('every turn')}.",
+    "recorded": "The head learned from recorded turns, in the style and tokens of serving.",
+    "both": f"The recorded conversations give the prompts; {_OWN.format('half of the turns')}, the"
+    " other half are the recorded ones, in the style and tokens of serving.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
@@ -19,7 +27,7 @@ class DataSource:
         name: of the data set.
         licence: as its publisher names it.
         turns: assistant turns taken from it.
-        tokens: tokens that the target generated for them.
+        tokens: output tokens of them.
     """
 
     name: str
@@ -55,7 +63,7 @@ def model_card(
     licence: str | None,
     sources: Sequence[DataSource],
     command: str,
-    is_recorded: bool = False,
+    continuations: str = "regenerated",
     numbers: Mapping[str, str] | None = None,
 ) -> str:
     """README.md of the checkpoint's folder.
@@ -67,7 +75,7 @@ def model_card(
         licence: SPDX identifier of the checkpoint's licence; None = not stated.
         sources: of the training data.
         command: line that makes this head again.
-        is_recorded: the turns are the recorded ones, not the target's own.
+        continuations: which turns the head learned from; see TurnOptions.
         numbers: further facts, name -> value (times, hardware, versions).
     """
     config = result.head.config
@@ -81,7 +89,7 @@ def model_card(
         "best epoch": f"{result.best_epoch} of {len(result.history)}",
         **(numbers or {}),
     }
-    data = [["source", "licence", "turns", "generated tokens"]]
+    data = [["source", "licence", "turns", "supervised tokens"]]
     data += [[one.name, one.licence, str(one.turns), str(one.tokens)] for one in sources]
     epochs = [["epoch", "loss (nats)", "tau_sim"]]
     epochs += [
@@ -100,13 +108,7 @@ def model_card(
         ),
         f"# EAGLE-3 draft head for {target}",
         _markdown([["", ""], *([name, value] for name, value in facts.items())]),
-        "## Data\n\n"
-        + (
-            "The head learned from recorded turns, as the chat template prints them."
-            if is_recorded
-            else "The recorded conversations give the prompts; the target wrote every turn that"
-            " the head learned from, under the grammar it is served with."
-        ),
+        "## Data\n\n" + _LEARNED_FROM[continuations],
         _markdown(data),
         "## Held-out acceptance\n\nShare of the target's first choices that the head's first choice"
         " (or one of its first four) named, at each decision, given that all earlier ones of the"

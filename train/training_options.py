@@ -20,8 +20,8 @@ class TurnOptions:
 
     model_path: str | None = flag(None, "target model (default: the embedded model)")
     num_threads: int | None = flag(None, "CPU threads for torch (default: physical cores)")
-    continuations: Literal["regenerated", "recorded"] = flag(
-        "regenerated", "what follows a prompt: the target's own turn, or the recorded one"
+    continuations: Literal["regenerated", "recorded", "both"] = flag(
+        "regenerated", "what follows a prompt: the target's own turn, the recorded one, or each"
     )
     temperature: float = flag(0.0, "sampling temperature of the target's turns")
     max_tokens: int = flag(96, "output tokens of a turn at most")
@@ -45,9 +45,10 @@ class TurnOptions:
                 raise ConfigError(f"{_flag(name)}: expected at least {bound}, got {value!r}")
         if not 0 <= self.holdout < 1:
             raise ConfigError(f"--holdout: expected at least 0 and below 1, got {self.holdout!r}")
-        if self.continuations not in ("regenerated", "recorded"):
+        if self.continuations not in ("regenerated", "recorded", "both"):
             raise ConfigError(
-                f"--continuations: expected regenerated or recorded, got {self.continuations!r}"
+                "--continuations: expected regenerated, recorded or both, got"
+                f" {self.continuations!r}"
             )
 
 

@@ -2,7 +2,7 @@
 
 A draft head is to guess what the target says next, so it learns from the target's own turns; the
 recorded conversation only leads up to them. Source: EAGLE-3 (arXiv 2503.01840), SpecForge's data
-regeneration.
+regeneration. Recorded turns, too, can be learned from: they teach what a better model would say.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specrt.bench.generator import EngineGenerator, engine_config
+from specrt.bench.recorded import recorded_text, tokens_under
 from specrt.bench.token_kinds import forced_tokens
 from specrt.config import DRAFT_SOURCES
 from specrt.errors import RequestError
@@ -41,6 +42,7 @@ _TRACES_IN_A_ROW = 4
 _BLOCK_SIZE = 32
 
 _Item = TypeVar("_Item")
+_Output = tuple[list[int], str]  # token ids, finish reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,17 @@ class PlannedTurn:
     def id(self) -> str:
         """Unique in the file of traces."""
         return f"{self.trace.trace_id}[{self.position}]"
+
+    @property
+    def recorded_id(self) -> str:
+        """Of the recorded reply; tells it from the target's own."""
+        return f"{self.id}:recorded"
+
+
+def place_of(turn_id: str) -> tuple[str, int]:
+    """(trace id, message index) of a turn, the target's own or recorded."""
+    trace_id, _, rest = turn_id.rpartition("[")
+    return trace_id, int(rest.partition("]")[0])
 
 
 def plan_turns(traces: Sequence[TrainingTrace], options: TurnOptions) -> list[PlannedTurn]:
@@ -77,7 +90,7 @@ def plan_turns(traces: Sequence[TrainingTrace], options: TurnOptions) -> list[Pl
             for group in ordered
             for trace in group
             for position in trace.turns[: options.max_turns_per_trace]
-            if options.continuations == "regenerated" or position < len(trace.messages)
+            if options.continuations != "recorded" or position < len(trace.messages)
         ]
         runs.append(_batched(turns, _RUN_LENGTH))
     return [turn for run in _round_robin(runs) for turn in run]
@@ -214,19 +227,26 @@ class _TurnMaker:
                 too_long += 1
             else:
                 ready.append((planned, request))
-        if self._options.continuations == "regenerated":
+        kind = self._options.continuations
+        made: list[tuple[str, PlannedTurn, EngineRequest, _Output | None]] = []
+        if kind != "recorded":
             outputs = self._generate([request for _, request in ready])
-        else:
-            outputs = [self._recorded(planned, request) for planned, request in ready]
+            for (planned, request), output in zip(ready, outputs, strict=True):
+                made.append((planned.id, planned, request, output))
+        if kind != "regenerated":
+            for planned, request in ready:
+                if planned.position < len(planned.trace.messages):
+                    output = self._recorded(planned, request)
+                    made.append((planned.recorded_id, planned, request, output))
         turns = []
-        for (planned, request), output in zip(ready, outputs, strict=True):
+        for turn_id, planned, request, output in made:
             if output is None:
                 failed += 1
                 continue
             token_ids, reason = output
             turns.append(
                 Turn(
-                    planned.id,
+                    turn_id,
                     planned.trace.source,
                     planned.is_held,
                     request.prompt_token_ids,
@@ -256,8 +276,8 @@ class _TurnMaker:
             grammar=recipe,
         )
 
-    def _generate(self, requests: list[EngineRequest]) -> list[tuple[list[int], str] | None]:
-        """Output ids and finish reason of each request; None = it failed."""
+    def _generate(self, requests: list[EngineRequest]) -> list[_Output | None]:
+        """The target's own turns; None = it failed."""
         # Nothing of the blocks before, and no measured time, may decide the shape of a pass: where
         # two tokens tie up to rounding, the shape decides.
         self._engine.flush_cache()
@@ -268,27 +288,38 @@ class _TurnMaker:
             for output in outputs
         ]
 
-    def _recorded(
-        self, planned: PlannedTurn, request: EngineRequest
-    ) -> tuple[list[int], str] | None:
-        """The recorded turn as the next prompt has it; None when that prompt begins otherwise."""
+    def _recorded(self, planned: PlannedTurn, request: EngineRequest) -> _Output | None:
+        """The recorded turn; None where the target could not have said it."""
+        called = planned.trace.messages[planned.position].get("tool_calls")
+        whole = self._call(planned, request) if called else self._reply(planned, request)
+        if not whole:
+            return None
+        output = whole[: self._options.max_tokens]
+        return output, "stop" if len(output) == len(whole) else "length"
+
+    def _call(self, planned: PlannedTurn, request: EngineRequest) -> list[int] | None:
+        """A recorded call in the serving style, in the tokens that the grammar takes."""
         trace = planned.trace
-        before = request.prompt_token_ids
+        text = recorded_text(trace.messages[planned.position], trace.tools, self._format)
+        if text is None or request.grammar is None:
+            return None
+        grammar = self._engine.worker.compiler.compile(request.grammar).open()
+        tokenizer = self._engine.tokenizer
+        return tokens_under(grammar, text, tokenizer, tokenizer.eos_token_ids[0])
+
+    def _reply(self, planned: PlannedTurn, request: EngineRequest) -> list[int] | None:
+        """A recorded turn without calls as the next prompt has it; None if that begins otherwise."""
+        trace, before = planned.trace, request.prompt_token_ids
         try:
-            after = self._prompts.build(
-                trace.messages[: planned.position + 1], trace.tools
-            ).token_ids
+            after = self._prompts.build(trace.messages[: planned.position + 1], trace.tools)
         except RequestError:
             return None
-        if after[: len(before)] != before:
+        if after.token_ids[: len(before)] != before:
             return None
         ends = self._engine.worker.eos_token_ids
-        output: list[int] = []
-        for token_id in after[len(before) :][: self._options.max_tokens]:
-            output.append(token_id)
-            if token_id in ends:
-                return output, "stop"
-        return output, "length"
+        rest = after.token_ids[len(before) :]
+        length = next((at for at, token in enumerate(rest, 1) if token in ends), None)
+        return None if length is None else rest[:length]
 
     def _forced(self, recipe: GrammarRecipe | None, token_ids: list[int]) -> list[bool]:
         worker = self._engine.worker

@@ -18,7 +18,7 @@ from specrt.train import turns as turns_module
 from specrt.train.traces import TrainingTrace
 from specrt.train.training_options import TurnOptions
 from specrt.train.turn_file import TURNS_NAME, TurnFile, load_turns
-from specrt.train.turns import plan_turns, regenerate
+from specrt.train.turns import place_of, plan_turns, regenerate
 
 
 def _tools(name: str) -> list[dict[str, Any]]:
@@ -91,7 +91,7 @@ def test_recorded_turns_are_the_next_prompts_tokens(options: TurnOptions, tmp_pa
     regenerate(TRACES, recorded, tmp_path)
     tokenizer = _tokenizer(options)
     by_id = {turn.id: turn for turn in load_turns(tmp_path)}
-    first, second = by_id["t0[1]"], by_id["t0[3]"]
+    first, second = by_id["t0[1]:recorded"], by_id["t0[3]:recorded"]
     whole = first.prompt_ids + first.output_ids
     assert second.prompt_ids[: len(whole)] == whole
     parsed = parse_message(load_format("hermes"), tokenizer.decode(first.output_ids[:-1]))
@@ -99,6 +99,35 @@ def test_recorded_turns_are_the_next_prompts_tokens(options: TurnOptions, tmp_pa
     assert json.loads(parsed.calls[0].arguments) == {"to": "north", "fast": True}
     assert first.finish_reason == "stop" and any(first.forced) and not all(first.forced)
     assert tokenizer.decode(second.output_ids[:-1]) == "It is done."
+
+
+def test_both_kinds_of_turns_follow_one_prompt(options: TurnOptions, tmp_path: Path) -> None:
+    both = dataclasses.replace(options, continuations="both")
+    counts = regenerate(TRACES, both, tmp_path)
+    turns = {turn.id: turn for turn in load_turns(tmp_path)}
+    assert counts.turns == len(turns) == 32
+    tokenizer = _tokenizer(options)
+    for planned in plan_turns(TRACES, both):
+        own, recorded = turns[planned.id], turns[planned.recorded_id]
+        assert own.prompt_ids == recorded.prompt_ids and own.is_held == recorded.is_held
+        assert (
+            place_of(own.id) == place_of(recorded.id) == (planned.trace.trace_id, planned.position)
+        )
+    assert "north" in tokenizer.decode(turns["t0[1]:recorded"].output_ids)
+
+
+def test_recorded_calls_are_written_in_the_order_of_the_schema(
+    options: TurnOptions, tmp_path: Path
+) -> None:
+    turned = _trace(0, "a/x", "move_0")
+    turned.messages[1]["tool_calls"][0]["function"]["arguments"] = '{"fast": true, "to": "north"}'
+    unknown = _trace(1, "a/x", "move_0")
+    unknown.messages[1]["tool_calls"][0]["function"]["name"] = "fly"
+    recorded = dataclasses.replace(options, continuations="recorded", max_tokens=200)
+    counts = regenerate([turned, unknown], recorded, tmp_path)
+    texts = [_tokenizer(options).decode(turn.output_ids) for turn in load_turns(tmp_path)]
+    assert any('{"to": "north", "fast": true}' in text for text in texts)
+    assert not any("fly" in text for text in texts) and counts.failed == 1
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.02, 0.3, 0.55, 0.8, 0.999])
