@@ -27,7 +27,7 @@ class Turn:
     """One assistant turn to train on.
 
     Attributes:
-        id: `<trace id>[<message index>]`, with `:recorded` behind it if the target did not write it.
+        id: `<trace id>[<message index>]`, and `:recorded` if the target did not write it.
         source: of the trace.
         is_held: not to be trained on.
         prompt_ids: as the server would build the prompt.

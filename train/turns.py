@@ -308,7 +308,7 @@ class _TurnMaker:
         return tokens_under(grammar, text, tokenizer, tokenizer.eos_token_ids[0])
 
     def _reply(self, planned: PlannedTurn, request: EngineRequest) -> list[int] | None:
-        """A recorded turn without calls as the next prompt has it; None if that begins otherwise."""
+        """A recorded turn without calls as the next prompt has it; None if it begins otherwise."""
         trace, before = planned.trace, request.prompt_token_ids
         try:
             after = self._prompts.build(trace.messages[: planned.position + 1], trace.tools)
