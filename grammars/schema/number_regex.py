@@ -1,7 +1,7 @@
 """Regexes of JSON numbers in canonical spelling: ranges, and what the last digits decide.
 
 ASCII only, for Rust's regex crate and Python's `re` alike; a regex matches the whole number. A
-number has at most 19 integer digits and 20 fraction digits.
+number has at most 64 integer digits and 20 fraction digits.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
-INTEGER_DIGITS = 19
+INTEGER_DIGITS = 64
 FRACTION_DIGITS = 20
 GREATEST_INTEGER = 10**INTEGER_DIGITS - 1
 
 _INTEGER = f"(?:0|[1-9][0-9]{{0,{INTEGER_DIGITS - 1}}})"
 _FRACTION = rf"(?:\.[0-9]{{1,{FRACTION_DIGITS}}})"
 
-# So large that no number it stands behind is infinite as a double: 19 digits to e+279, one digit to
+# So large that no number it stands behind is infinite as a double: 64 digits to e+239, one digit to
 # e+307, and what is left of one digit at e+308.
 _EXPONENT = (
-    r"[eE](?:\+?(?:[0-9]{1,2}|1[0-9]{2}|2[0-7][0-9])"
+    r"[eE](?:\+?(?:[0-9]{1,2}|1[0-9]{2}|2[0-3][0-9])"
     r"|-(?:[0-9]{1,2}|[12][0-9]{2}|3[01][0-9]|32[0-4]))"
 )
-_LARGE_EXPONENT = rf"[0-9]{_FRACTION}?[eE]\+?(?:2[89][0-9]|30[0-7])"
+_LARGE_EXPONENT = rf"[0-9]{_FRACTION}?[eE]\+?(?:2[4-9][0-9]|30[0-7])"
 _LARGEST = rf"1(?:\.[0-6][0-9]{{0,{FRACTION_DIGITS - 1}}})?[eE]\+?308"
 
 ANY_INTEGER = f"-?[1-9][0-9]{{0,{INTEGER_DIGITS - 1}}}|0"
@@ -95,7 +95,7 @@ def decimals_between(low: Fraction, high: Fraction, digits: int) -> str:
 
     Args:
         low: at least 0, with no more than `digits` fraction digits.
-        high: at least `low`; no more than 19 integer digits.
+        high: at least `low`; no more than 64 integer digits.
         digits: at least 1.
     """
     first, last = int(low), int(high)

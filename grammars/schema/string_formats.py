@@ -1,8 +1,9 @@
 """The formats of JSON Schema, drafts 4 to 2020-12, as regular expressions.
 
 What they accept is valid by the RFC that the specification names, and nearly all that people write;
-it is not all that the RFC allows: leap seconds in UTC alone, no quoted mail addresses, no hosts of
-many long labels, no labels with two hyphens in a row (A-labels would have to be decoded).
+it is not all that the RFC allows: leap seconds with offsets of whole and half hours alone, quoted
+mail addresses where they may be international, no hosts of many long labels, no labels with two
+hyphens in third and fourth place (A-labels would have to be decoded).
 """
 
 from __future__ import annotations
@@ -63,9 +64,30 @@ _CLOCK = "(?:[01][0-9]|2[0-3]):[0-5][0-9]"
 _FRACTION = r"(?:\.[0-9]{1,18})?"
 _OFFSET = f"(?:[Zz]|[+-]{_CLOCK})"
 _PLAIN_TIME = f"{_CLOCK}:[0-5][0-9]{_FRACTION}{_OFFSET}"
-_LEAP_SECOND = f"23:59:60{_FRACTION}(?:[Zz]|[+-]00:00)"  # in UTC alone
-_TIME = f"(?:{_PLAIN_TIME}|{_LEAP_SECOND})"
-_DATE_TIME = f"(?:{_DATE}[Tt]{_PLAIN_TIME}|{_YEAR}-(?:06-30|12-31)[Tt]{_LEAP_SECOND})"
+
+
+def _leap_seconds(sign: str) -> str:
+    """23:59:60 UTC on the clocks behind it ("-", on the same day) or before it ("+", the next)."""
+    options = []
+    for offset in range(30, 24 * 60, 30):
+        clock = (23 * 60 + 59 + (offset if sign == "+" else -offset)) % (24 * 60)
+        options.append(_seconds_60(clock, rf"(?:\.[0-9]{{1,3}})?\{sign}", offset))
+    return "|".join(options)
+
+
+def _seconds_60(clock: int, between: str, offset: int) -> str:
+    """Second 60 of a minute, and an offset, both in minutes."""
+    return f"{clock // 60:02}:{clock % 60:02}:60{between}{offset // 60:02}:{offset % 60:02}"
+
+
+_LEAP_IN_UTC = f"23:59:60{_FRACTION}(?:[Zz]|[+-]00:00)"
+_LEAP_SAME_DAY = f"(?:{_LEAP_IN_UTC}|{_leap_seconds('-')})"
+_LEAP_NEXT_DAY = f"(?:{_leap_seconds('+')})"
+_TIME = f"(?:{_PLAIN_TIME}|{_LEAP_SAME_DAY}|{_LEAP_NEXT_DAY})"
+_DATE_TIME = (
+    f"(?:{_DATE}[Tt]{_PLAIN_TIME}|{_YEAR}-(?:06-30|12-31)[Tt]{_LEAP_SAME_DAY}"
+    f"|{_YEAR}-(?:07-01|01-01)[Tt]{_LEAP_NEXT_DAY})"
+)
 
 _COUNT = "[0-9]{1,9}"
 _DAYS = f"{_COUNT}D"
@@ -75,10 +97,20 @@ _MINUTES = f"{_COUNT}M(?:{_COUNT}S)?"
 _HOURS = f"T(?:{_COUNT}H(?:{_MINUTES})?|{_MINUTES}|{_COUNT}S)"
 _DURATION = f"P(?:(?:{_DAYS}|{_MONTHS}|{_YEARS})(?:{_HOURS})?|{_HOURS}|{_COUNT}W)"
 
-# RFC 1123: labels of up to 63 characters, up to 253 in all.
+# RFC 1123: labels of up to 63 characters, up to 253 in all. RFC 5891, 4.2.3.1: no hyphens in third
+# and fourth place.
 _LETTER = "[A-Za-z0-9]"
-_SHORT_LABEL = f"{_LETTER}(?:-?{_LETTER}){{0,11}}"
-_LABEL = f"(?:{_LETTER}(?:-?{_LETTER}){{0,31}}|{_LETTER}{{33,63}})"
+_MIDDLE = "[A-Za-z0-9-]"
+
+
+def _label(length: int) -> str:
+    """Labels of up to so many characters, at least 5."""
+    long = f"{_MIDDLE}(?:-{_LETTER}|{_LETTER}{_MIDDLE}){_MIDDLE}{{0,{length - 5}}}{_LETTER}"
+    return f"{_LETTER}(?:{_MIDDLE}{{0,2}}{_LETTER}|{long})?"
+
+
+_SHORT_LABEL = _label(23)
+_LABEL = _label(63)
 _HOST = (
     rf"(?:(?:{_SHORT_LABEL}\.){{0,2}}{_LABEL}(?:\.{_LABEL}){{0,2}}"
     rf"|{_SHORT_LABEL}(?:\.{_SHORT_LABEL}){{0,9}})"
@@ -150,7 +182,17 @@ def _uri_template() -> str:
 
 _POINTER = "(?:/(?:[^~/]|~[01])*)*"  # RFC 6901
 
-_BEYOND_LOCAL = rf"[A-Za-z0-9!#$%&'*+/=?^_`{{|}}~\-{_BEYOND_ASCII}]"
+# RFC 6531: a local part of up to 64 octets in UTF-8; labels of letters that RFC 5892 allows
+# anywhere, so few that their A-labels are no longer than 63.
+_BEYOND_OCTET = "\u0080-\ud7ff\ue000-\U0010ffff"
+_IDN_ATOM = _ATOM.replace("[", f"[{_BEYOND_OCTET}")
+_IDN_QUOTED = rf"[ !#-\[\]-~{_BEYOND_OCTET}]"
+_IDN_LOCAL = rf'(?:{_LOCAL}|{_IDN_ATOM}(?:\.?{_IDN_ATOM}){{0,11}}|"{_IDN_QUOTED}{{1,12}}")'
+_IDN_LABEL = (
+    r"[a-z0-9\u00e0-\u00f6\u00f8-\u00ff\u03ac-\u03c1\u03c3-\u03ce\u0430-\u045f"
+    r"\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff\uac00-\ud7a3]{1,12}"
+)
+_IDN_MAIL_HOST = rf"(?:{_MAIL_HOST}|{_IDN_LABEL}(?:\.{_IDN_LABEL}){{0,3}})"
 
 _SOURCES = {
     "date": _DATE,
@@ -158,7 +200,7 @@ _SOURCES = {
     "date-time": _DATE_TIME,
     "duration": _DURATION,
     "email": f"{_LOCAL}@{_MAIL_HOST}",
-    "idn-email": rf"(?:{_LOCAL}|{_BEYOND_LOCAL}(?:\.?{_BEYOND_LOCAL}){{0,12}})@{_MAIL_HOST}",
+    "idn-email": f"{_IDN_LOCAL}@{_IDN_MAIL_HOST}",
     "hostname": _HOST,
     "ipv4": _IPV4,
     "ipv6": _ipv6(),

@@ -114,7 +114,8 @@ def check_row(row: SchemaRow, engine: str, settings: CheckSettings) -> RowResult
     A valid instance is tried with its keys in the order in which the grammar writes them; an
     invalid one also as it stands and in the order of the schema. llguidance's order is its own, so
     there a valid instance may be taken in any of the three. Each is also tried with its integers
-    spelled with and without a point: to JSON Schema those are the same value.
+    spelled with and without a point: to JSON Schema those are the same value (in draft 4, where
+    only 2 is an integer, a valid instance is tried without points, if it stays valid so).
 
     Args:
         row: schema and instances.
@@ -143,8 +144,10 @@ def check_row(row: SchemaRow, engine: str, settings: CheckSettings) -> RowResult
         values = [own_order]
         if not instance.is_valid or engine == BASELINE:
             values += [instance.data, in_schema_order(row.schema, instance.data)]
-        if not is_draft4:  # where 2.0 is no integer
+        if not is_draft4:
             values += [change(v) for v in values for change in (with_plain_integers, with_points)]
+        elif instance.is_valid and not _violations(text, with_plain_integers(instance.data)):
+            values.append(with_plain_integers(own_order))
         texts = dict.fromkeys(spell(value, separators) for value in values)
         is_accepted = any(judge.accepts(text) for text in texts if text is not None)
         miss = Miss(instance=number, description=instance.description)

@@ -55,9 +55,9 @@ def number_around(before, token):
 
 
 def is_long_number(before, token):
-    """We stop at 19 digits before the point and 20 behind it."""
+    """We stop at 64 digits before the point and 20 behind it."""
     digits, _, fraction = re.split(rb"[eE]", number_around(before, token))[0].partition(b".")
-    return len(digits.lstrip(b"-")) > 19 or len(fraction) > 20
+    return len(digits.lstrip(b"-")) > 64 or len(fraction) > 20
 
 
 def is_large_exponent(before, token):
@@ -321,7 +321,7 @@ DIFFERENCES = [
     # (schema, text, is it ours alone?, which reason explains it in a walk)
     (STRING, '"a\x7f"', True, is_delete_character),
     (STRING, r'"a\u001f"', True, is_control_escape),
-    (INTEGER, "1" * 20, False, is_long_number),
+    (INTEGER, "1" * 65, False, is_long_number),
     (NUMBER, "0." + "1" * 21, False, is_long_number),
     (NUMBER, "1e400", False, is_large_exponent),
     (NUMBER, "1E+309", False, is_large_exponent),
