@@ -153,7 +153,7 @@ def _slashed(regex: str) -> str:
 def _json_schema(numbers: NumberSet) -> dict[str, object] | None:
     """Integers that llguidance knows as a schema: bounds, and a divisor of fair size.
 
-    Bounds are always written, so that integers keep to 19 digits.
+    Bounds are always written, so that integers keep to 64 digits.
     """
     divisor = numbers.multiple_of or Fraction(1)
     if (

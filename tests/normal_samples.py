@@ -75,7 +75,7 @@ def _allows(schema: NormalSchema, shape: Shape, value: Any) -> bool:
         if shape.values is not None:
             return value in shape.values
         is_integer = value.lstrip("-").isdigit() and value != "-0"
-        return is_integer and len(value.lstrip("-")) <= 19 and shape.contains(Fraction(value))
+        return is_integer and len(value.lstrip("-")) <= 64 and shape.contains(Fraction(value))
     if isinstance(shape, StringSet):
         return isinstance(value, str) and not isinstance(value, Number) and shape.contains(value)
     if isinstance(shape, ArrayShape):

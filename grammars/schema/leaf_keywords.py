@@ -22,7 +22,7 @@ from specrt.grammars.schema.document import Node
 from specrt.grammars.schema.normal import BooleanShape, NullShape
 from specrt.grammars.schema.number_set import NumberSet, exact
 from specrt.grammars.schema.pattern import Pattern
-from specrt.grammars.schema.string_formats import is_asserted, string_format
+from specrt.grammars.schema.string_formats import OLD_HOSTNAME, is_asserted, string_format
 from specrt.grammars.schema.string_set import StringSet
 from specrt.grammars.schema.terms import Literal
 from specrt.grammars.schema.unsupported import UnsupportedError
@@ -250,5 +250,7 @@ def _string_set(expander: Expander, node: Node, keyword: str) -> StringSet | Non
         return None
     if not expander.asserts_formats:
         return None
+    if value == "hostname" and node.dialect <= Dialect.DRAFT6:
+        value = OLD_HOSTNAME
     string_format(value)
     return StringSet(formats=frozenset((value,)))

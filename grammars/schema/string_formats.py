@@ -2,8 +2,8 @@
 
 What they accept is valid by the RFC that the specification names, and nearly all that people write;
 it is not all that the RFC allows: leap seconds with offsets of whole and half hours alone, quoted
-mail addresses where they may be international, no hosts of many long labels, no labels with two
-hyphens in third and fourth place (A-labels would have to be decoded).
+mail addresses where they may be international, no hosts of many long labels, and since draft 7
+no labels with two hyphens in third and fourth place (A-labels would have to be decoded).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StringFormat:
 
 def is_asserted(name: str) -> bool:
     """Is it a format of the specifications? All other names are annotations."""
-    return name in _SOURCES or name in _REFUSED
+    return (name in _SOURCES and name != OLD_HOSTNAME) or name in _REFUSED
 
 
 @cache
@@ -97,8 +97,8 @@ _MINUTES = f"{_COUNT}M(?:{_COUNT}S)?"
 _HOURS = f"T(?:{_COUNT}H(?:{_MINUTES})?|{_MINUTES}|{_COUNT}S)"
 _DURATION = f"P(?:(?:{_DAYS}|{_MONTHS}|{_YEARS})(?:{_HOURS})?|{_HOURS}|{_COUNT}W)"
 
-# RFC 1123: labels of up to 63 characters, up to 253 in all. RFC 5891, 4.2.3.1: no hyphens in third
-# and fourth place.
+# RFC 1123: labels of up to 63 characters, up to 253 in all. Since draft 7 also RFC 5891, 4.2.3.1:
+# no hyphens in third and fourth place.
 _LETTER = "[A-Za-z0-9]"
 _MIDDLE = "[A-Za-z0-9-]"
 
@@ -109,12 +109,20 @@ def _label(length: int) -> str:
     return f"{_LETTER}(?:{_MIDDLE}{{0,2}}{_LETTER}|{long})?"
 
 
+def _old_label(length: int) -> str:
+    return f"{_LETTER}(?:{_MIDDLE}{{0,{length - 2}}}{_LETTER})?"
+
+
+def _host(short: str, label: str) -> str:
+    """Names of a few labels, or of more that are short."""
+    return (
+        rf"(?:(?:{short}\.){{0,2}}{label}(?:\.{label}){{0,2}}"
+        rf"|{short}(?:\.{short}){{0,9}})"
+    )
+
+
 _SHORT_LABEL = _label(23)
 _LABEL = _label(63)
-_HOST = (
-    rf"(?:(?:{_SHORT_LABEL}\.){{0,2}}{_LABEL}(?:\.{_LABEL}){{0,2}}"
-    rf"|{_SHORT_LABEL}(?:\.{_SHORT_LABEL}){{0,9}})"
-)
 
 # RFC 5321: a local part of up to 64 octets.
 _ATOM = "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]"
@@ -194,6 +202,9 @@ _IDN_LABEL = (
 )
 _IDN_MAIL_HOST = rf"(?:{_MAIL_HOST}|{_IDN_LABEL}(?:\.{_IDN_LABEL}){{0,3}})"
 
+# Which a schema cannot name: `hostname` in drafts 4 and 6.
+OLD_HOSTNAME = "hostname of RFC 1123"
+
 _SOURCES = {
     "date": _DATE,
     "time": _TIME,
@@ -201,7 +212,8 @@ _SOURCES = {
     "duration": _DURATION,
     "email": f"{_LOCAL}@{_MAIL_HOST}",
     "idn-email": f"{_IDN_LOCAL}@{_IDN_MAIL_HOST}",
-    "hostname": _HOST,
+    "hostname": _host(_SHORT_LABEL, _LABEL),
+    OLD_HOSTNAME: _host(_old_label(23), _old_label(63)),
     "ipv4": _IPV4,
     "ipv6": _ipv6(),
     "uri": _reference("", needs_scheme=True),

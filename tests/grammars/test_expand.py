@@ -153,6 +153,8 @@ def test_keywords(schema: Any, valid: list[Any], invalid: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("schema", "valid", "invalid"),
     [
+        ({"$schema": DRAFT4, "type": "string", "format": "hostname"}, ["ab--c"], ["a..b"]),
+        ({"type": "string", "format": "hostname"}, ["a--b"], ["ab--c"]),
         ({"$schema": DRAFT4, "minimum": 1, "exclusiveMinimum": True}, [2], [1]),
         ({"$schema": DRAFT4, "id": "http://a.b/", "$ref": "#/definitions/a",
           "definitions": {"a": {"type": "string"}}}, ["a"], [1]),
