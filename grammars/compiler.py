@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from specrt import __version__
 from specrt.errors import SchemaError
 from specrt.grammars.base import GrammarRecipe, ToolSpec, Unenforced
 from specrt.grammars.byte_cache import ByteCache, CacheCounters
@@ -31,8 +32,6 @@ from specrt.grammars.table_store import Arrays, TableStore
 from specrt.grammars.turn_automaton import TurnAutomaton, calls_turn, value_turn
 from specrt.grammars.vocabulary import Vocabulary
 
-# Part of the key on disk: to be raised when the same schema comes out otherwise.
-_VERSION = 1
 # Compiled here rather than in the worker: a millisecond or two, whatever is in it.
 _SMALL = 4_096
 _RISKY = ("pattern", "$ref", "anyOf", "allOf", "oneOf", "not", "if", "multipleOf")
@@ -245,7 +244,7 @@ class GrammarCompiler:
         arguments = (text, is_arguments, strict, separators, self._backend, self._open_arguments)
         if _is_small(text):
             return prepare_schema(*arguments)
-        key = hashlib.sha256(repr((_VERSION, __version__, arguments)).encode()).hexdigest()
+        key = hashlib.sha256(repr((_maker(), arguments)).encode()).hexdigest()
         found = None if self._store is None else self._store.load(key, _is_sound)
         if found is not None:
             return _unpack(found)
@@ -253,6 +252,15 @@ class GrammarCompiler:
         if self._store is not None:
             self._store.save(key, _pack(prepared))
         return prepared
+
+
+@cache
+def _maker() -> str:
+    """Part of the key on disk: the code that makes schemas ready, some milliseconds to read."""
+    digest = hashlib.sha256(version("outlines-core").encode())
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def _regex_lark(regex: str) -> str:

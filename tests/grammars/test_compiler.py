@@ -450,6 +450,16 @@ def test_what_was_made_ready_is_kept_on_disk(tmp_path):
     assert file.read_bytes() != data
 
 
+def test_what_other_code_made_ready_is_not_taken(tmp_path, monkeypatch):
+    recipe = json_recipe(PATTERN, strict=True)
+    GrammarCompiler(VOCABULARY, store=TableStore(tmp_path)).compile(recipe)
+    GrammarCompiler(VOCABULARY, store=TableStore(tmp_path)).compile(recipe)
+    assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(compiler_module, "_maker", lambda: "other code")
+    GrammarCompiler(VOCABULARY, store=TableStore(tmp_path)).compile(recipe)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_a_schema_that_takes_too_long_is_refused_or_loosened():
     hostile = {"type": "string", "pattern": "(a|b)*a(a|b){22}"}
     compiler = GrammarCompiler(VOCABULARY, backend="outlines")
