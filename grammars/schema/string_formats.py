@@ -32,7 +32,7 @@ class StringFormat:
 
 def is_asserted(name: str) -> bool:
     """Is it a format of the specifications? All other names are annotations."""
-    return (name in _SOURCES and name != OLD_HOSTNAME) or name in _REFUSED
+    return name in _SOURCES or name in _REFUSED
 
 
 @cache
@@ -42,10 +42,11 @@ def string_format(name: str) -> StringFormat:
     Raises:
         UnsupportedError: it cannot be a regular expression, or is not one of the specifications'.
     """
-    if name not in _SOURCES:
+    source = _SOURCES.get(name) or _VARIANTS.get(name)
+    if source is None:
         reason = _REFUSED.get(name, "it is unknown")
         raise UnsupportedError(f"format {name!r} is not supported: {reason}")
-    return StringFormat((Pattern(f"^(?:{_SOURCES[name]})$", is_own=True),))
+    return StringFormat((Pattern(f"^(?:{source})$", is_own=True),))
 
 
 _REFUSED = {
@@ -110,6 +111,7 @@ def _label(length: int) -> str:
 
 
 def _old_label(length: int) -> str:
+    """The same with hyphens anywhere but at the ends."""
     return f"{_LETTER}(?:{_MIDDLE}{{0,{length - 2}}}{_LETTER})?"
 
 
@@ -202,9 +204,6 @@ _IDN_LABEL = (
 )
 _IDN_MAIL_HOST = rf"(?:{_MAIL_HOST}|{_IDN_LABEL}(?:\.{_IDN_LABEL}){{0,3}})"
 
-# Which a schema cannot name: `hostname` in drafts 4 and 6.
-OLD_HOSTNAME = "hostname of RFC 1123"
-
 _SOURCES = {
     "date": _DATE,
     "time": _TIME,
@@ -213,7 +212,6 @@ _SOURCES = {
     "email": f"{_LOCAL}@{_MAIL_HOST}",
     "idn-email": f"{_IDN_LOCAL}@{_IDN_MAIL_HOST}",
     "hostname": _host(_SHORT_LABEL, _LABEL),
-    OLD_HOSTNAME: _host(_old_label(23), _old_label(63)),
     "ipv4": _IPV4,
     "ipv6": _ipv6(),
     "uri": _reference("", needs_scheme=True),
@@ -225,3 +223,7 @@ _SOURCES = {
     "json-pointer": _POINTER,
     "relative-json-pointer": f"(?:0|[1-9][0-9]{{0,8}})(?:#|{_POINTER})",
 }
+
+# No schema can name them: `hostname` in drafts 4 and 6.
+OLD_HOSTNAME = "hostname of RFC 1123"
+_VARIANTS = {OLD_HOSTNAME: _host(_old_label(23), _old_label(63))}
