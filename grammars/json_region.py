@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
+from specrt.grammars.base import GrammarRecipe
+from specrt.grammars.formats import load_format
+
 Region = Literal["key", "punctuation", "value", "free text"]
 REGIONS: Final[tuple[Region, ...]] = ("key", "punctuation", "value", "free text")
 
@@ -47,6 +50,11 @@ class JsonPlace(NamedTuple):
     matched: int = 0
 
     @classmethod
+    def text(cls) -> JsonPlace:
+        """A place in text that JSON never interrupts."""
+        return cls(mode=_TEXT)
+
+    @classmethod
     def start(cls, trigger: str = "") -> JsonPlace:
         """The start of an output in which JSON stands behind `trigger`, or of one that is JSON."""
         return cls(trigger.encode(), _TEXT if trigger else _ARMED)
@@ -55,6 +63,11 @@ class JsonPlace(NamedTuple):
     def region(self) -> Region:
         """What the next token is expected to belong to."""
         return _REGION_OF[self.mode]
+
+    @property
+    def is_in_string(self) -> bool:
+        """Does the next byte belong to a string value, and is it not escaped?"""
+        return self.mode == _STRING
 
     def region_of(self, token: bytes) -> Region:
         """What a token with these bytes belongs to, by its beginning.
@@ -80,6 +93,8 @@ class JsonPlace(NamedTuple):
             elif mode in (_STRING_ESCAPE, _KEY_ESCAPE):
                 mode -= 1
             elif mode == _TEXT:
+                if not trigger:
+                    break
                 expected = trigger[matched]
                 matched = matched + 1 if byte == expected else int(byte == trigger[0])
                 if matched == len(trigger):
@@ -103,3 +118,12 @@ class JsonPlace(NamedTuple):
             else:
                 mode = _SCALAR
         return JsonPlace(trigger, mode, brackets, matched)
+
+
+def output_place(recipe: GrammarRecipe | None) -> JsonPlace:
+    """Where an output with this grammar starts."""
+    if recipe is None or recipe.kind in ("regex", "lark"):
+        return JsonPlace.text()
+    return JsonPlace.start(
+        load_format(recipe.tool_format).trigger if recipe.kind == "tools" else ""
+    )

@@ -129,7 +129,7 @@ class SchedulerConfig:
             _check(value >= 1, "--" + name.replace("_", "-"), "an integer >= 1", value)
 
 
-DRAFT_SOURCES = ("forced", "choices", "history")
+DRAFT_SOURCES = ("forced", "choices", "history", "values")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,13 @@ class SpeculativeConfig:
     draft_sources: str = flag(
         ",".join(DRAFT_SOURCES),
         "comma-separated draft sources beside the head: forced (text the grammar forces), choices"
-        " (few tokens allowed), history (prompt and output lookup)",
+        " (few tokens allowed), history (tokens that followed before, in prompt or output), values"
+        " (string values that go on like the prompt's text)",
+    )
+    shared_history_tokens: int = flag(
+        0,
+        "output tokens kept so that later requests draft from them, if they come with the same API"
+        " key, cache_salt and tools; 0 = none",
     )
 
     def __post_init__(self) -> None:
@@ -175,6 +181,12 @@ class SpeculativeConfig:
         for name in ("speculative_num_steps", "speculative_eagle_topk", "max_tree_rows"):
             value = getattr(self, name)
             _check(value >= 1, "--" + name.replace("_", "-"), "an integer >= 1", value)
+        _check(
+            self.shared_history_tokens >= 0,
+            "--shared-history-tokens",
+            "an integer >= 0",
+            self.shared_history_tokens,
+        )
         if self.speculative_draft_model_path is not None and not self.uses_head:
             raise ConfigError(
                 f"--speculative-draft-model-path: --speculative {self.speculative} uses no head;"
@@ -185,6 +197,16 @@ class SpeculativeConfig:
     def uses_head(self) -> bool:
         """May a head draft?"""
         return self.speculative in ("auto", "eagle")
+
+    @property
+    def has_shared_history(self) -> bool:
+        """Do requests draft from each other's outputs?"""
+        return self.speculative != "none" and self.shared_history_tokens > 0
+
+    @property
+    def has_sources(self) -> bool:
+        """Does anything beside a head draft?"""
+        return bool(self.sources) or self.has_shared_history
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ class DraftTree:
         probability: estimated chance that the walk reaches the node (1 for the root).
         source: which drafter made the node; "" for the root.
         bucket: the source's own statistics key for the node.
+        region: where in the output the node's token was expected: "key", "value", ...
         grammar_node: state after the node's token; DEAD (0) throughout when there is no grammar.
     """
 
@@ -34,6 +35,7 @@ class DraftTree:
         self.probability = [1.0]
         self.source = [""]
         self.bucket = [0]
+        self.region = [""]
         self.grammar_node = [grammar_node]
         self._children: list[dict[int, int]] = [{}]
 
@@ -48,6 +50,7 @@ class DraftTree:
         source: str,
         grammar_node: int = DEAD,
         bucket: int = 0,
+        region: str = "",
     ) -> int:
         """Add a child, or merge with the one that `parent` already has for this token.
 
@@ -62,6 +65,7 @@ class DraftTree:
             source: name of the drafter.
             grammar_node: state after the token.
             bucket: the drafter's statistics key.
+            region: where in the output the parent's children stand.
 
         Returns:
             The node.
@@ -82,6 +86,7 @@ class DraftTree:
         self.probability.append(self.probability[parent] * probability)
         self.source.append(source)
         self.bucket.append(bucket)
+        self.region.append(region)
         self.grammar_node.append(grammar_node)
         self._children.append({})
         return node
@@ -114,6 +119,7 @@ class DraftTree:
                 self.source[node],
                 self.grammar_node[node],
                 self.bucket[node],
+                self.region[node],
             )
             kept.probability[new_id[node]] = self.probability[node]
         return kept

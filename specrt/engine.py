@@ -34,12 +34,20 @@ from specrt.model.config import TargetConfig
 from specrt.model.loader import LoadedModel, load_target
 from specrt.model.weights import weight_shapes
 from specrt.plan import RequestResult
-from specrt.request import EngineRequest, FinishReason, RequestOutput, RequestStats, TokenLogprob
+from specrt.request import (
+    DraftStats,
+    EngineRequest,
+    FinishReason,
+    RequestOutput,
+    RequestStats,
+    TokenLogprob,
+)
 from specrt.scheduler import ScheduledRequest, Scheduler
 from specrt.speculative.base import Drafter
 from specrt.speculative.calibration import Calibration
 from specrt.speculative.cost_model import Pace, PassCost, measure
 from specrt.speculative.head_drafter import HeadDrafter
+from specrt.speculative.shared_outputs import SharedOutputs
 from specrt.speculative.sources import make_tree_builder
 from specrt.speculative.tree_builder import TreeBuilder
 from specrt.text_output import TextOutput
@@ -115,7 +123,7 @@ class LLMEngine:
         )
         runner = HeadRunner(head, store, num_slots) if head is not None else None
         self.cache = CacheManager(num_slots, check=config.cache.check_cache)
-        is_drafting = bool(config.speculative.sources) or runner is not None
+        is_drafting = config.speculative.has_sources or runner is not None
         self.scheduler = Scheduler(
             config.scheduler,
             self.cache,
@@ -147,8 +155,7 @@ class LLMEngine:
                 logger.info("milliseconds of a wave of the draft head by rows: %s", self._head_cost)
             self.worker.builder = self.make_builder(config.speculative)
         self.counters = EngineCounters()
-        self._drafted: dict[str, int] = {}
-        self._accepted: dict[str, int] = {}
+        self._drafts = DraftStats()
         self._live: dict[str, _Live] = {}
         self._window_start = time.perf_counter()
         self._window_tokens = 0
@@ -173,7 +180,13 @@ class LLMEngine:
                 head_cost=self._head_cost,
                 is_masked=is_masked,
             )
-        return make_tree_builder(options.sources, self.pass_cost, make_head_drafter)
+        return make_tree_builder(
+            options.sources,
+            self.tokenizer,
+            self.pass_cost,
+            make_head_drafter,
+            SharedOutputs(options.shared_history_tokens) if options.has_shared_history else None,
+        )
 
     # ---- requests ----------------------------------------------------------------------------
 
@@ -311,12 +324,7 @@ class LLMEngine:
         self.counters.prompt_tokens_total += entry.stats.num_prompt_tokens
         self.counters.cached_tokens_total += entry.stats.num_cached_tokens
         self.counters.output_tokens_total += entry.stats.num_output_tokens
-        for totals, counts in (
-            (self._drafted, entry.stats.drafted),
-            (self._accepted, entry.stats.accepted),
-        ):
-            for source, count in counts.items():
-                totals[source] = totals.get(source, 0) + count
+        self._drafts.add(entry.stats.drafts)
 
     def _measure_throughput(self, num_tokens: int) -> None:
         self._window_tokens += num_tokens
@@ -331,6 +339,7 @@ class LLMEngine:
         counters = {name: getattr(self.counters, name) for name in EngineCounters.__slots__}
         slots = self.cache.stats()
         caches = self.worker.compiler.counters()._asdict()
+        drafts = self._drafts.copy()
         return counters | {
             "num_running": len(self.scheduler.running),
             "num_waiting": len(self.scheduler.waiting),
@@ -340,8 +349,10 @@ class LLMEngine:
             "num_held_slots": slots.num_held,
             "evicted_total": slots.evicted_total,
             "retractions_total": self.scheduler.num_retractions,
-            "drafted_total": dict(self._drafted),
-            "accepted_total": dict(self._accepted),
+            "drafted_total": drafts.drafted,
+            "accepted_total": drafts.accepted,
+            "invalid_drafts_total": drafts.num_invalid,
+            "tokens_of_passes_total": drafts.tokens_of_passes,
             **{
                 f"grammar_cache_{name}": {
                     cache: getattr(found, name) for cache, found in caches.items()
@@ -358,7 +369,7 @@ class LLMEngine:
 
 def _snapshot(entry: ScheduledRequest) -> RequestStats:
     stats = entry.stats
-    return replace(stats, drafted=dict(stats.drafted), accepted=dict(stats.accepted))
+    return replace(stats, drafts=stats.drafts.copy())
 
 
 def _context_length(config: EngineConfig, target: TargetConfig) -> int:

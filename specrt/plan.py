@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specrt.grammars.base import GrammarRecipe
-from specrt.request import SamplingParams, TokenLogprob
+from specrt.request import DraftStats, SamplingParams, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class OpenedRequest:
         num_prompt_tokens: how many of them are the prompt.
         sampling: how tokens are drawn.
         grammar: recipe to compile (or find compiled).
+        history_key: see `EngineRequest.history_key`.
     """
 
     request_id: str
@@ -42,6 +43,7 @@ class OpenedRequest:
     num_prompt_tokens: int
     sampling: SamplingParams
     grammar: GrammarRecipe | None
+    history_key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +90,7 @@ class RequestResult:
         logprobs: one per new token when asked for.
         is_stopped: the last new token is an end-of-sequence or stop token.
         error: the request cannot go on (its grammar failed, say); others are unaffected.
-        drafted: draft tokens verified, by source.
-        accepted: draft tokens kept, by source.
+        drafts: what drafting did, but for the times.
     """
 
     request_id: str
@@ -98,8 +99,7 @@ class RequestResult:
     logprobs: list[TokenLogprob] | None = None
     is_stopped: bool = False
     error: str | None = None
-    drafted: dict[str, int] = field(default_factory=dict)
-    accepted: dict[str, int] = field(default_factory=dict)
+    drafts: DraftStats = field(default_factory=DraftStats)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ Plain data without torch. Dataclasses here cross the process boundary (msgspec e
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -71,6 +73,7 @@ class EngineRequest:
         sampling: how tokens are drawn.
         grammar: what the output must look like; None = free text.
         namespace: cache namespace (model, head, KV dtype, cache salt): only equal ones share KV.
+        tenant: who asks; drafts look into earlier outputs of the same tenant only.
     """
 
     request_id: str
@@ -78,6 +81,16 @@ class EngineRequest:
     sampling: SamplingParams
     grammar: GrammarRecipe | None = None
     namespace: str = ""
+    tenant: str = ""
+
+    @property
+    def history_key(self) -> str:
+        """Equal for requests that may draft from each other's outputs; "" = it has no tools."""
+        if self.grammar is None or not self.grammar.tools:
+            return ""
+        tools = [(tool.name, tool.parameters) for tool in self.grammar.tools]
+        key = json.dumps([self.namespace, self.tenant, self.grammar.tool_format, tools])
+        return hashlib.sha256(key.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +110,60 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
+# Draft source -> region of the output -> tokens.
+Counts = dict[str, dict[str, int]]
+
+
+@dataclass(slots=True)
+class DraftStats:
+    """What drafting did: in one pass, for one request, or since an engine's start.
+
+    Attributes:
+        drafted: draft tokens verified.
+        accepted: draft tokens kept.
+        num_invalid: draft tokens that the grammar forbids, of those that the target decided about;
+            a drafter at fault, so 0.
+        tokens_of_passes: tokens that a pass committed for a request -> passes.
+        draft_s: seconds of drafting; of a request, all of the passes that it shared.
+        verify_s: seconds in the target model, likewise.
+        accept_s: seconds of drawing and accepting tokens, likewise.
+    """
+
+    drafted: Counts = field(default_factory=dict)
+    accepted: Counts = field(default_factory=dict)
+    num_invalid: int = 0
+    tokens_of_passes: dict[int, int] = field(default_factory=dict)
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    accept_s: float = 0.0
+
+    def add(self, other: DraftStats) -> None:
+        """Add what another pass or request did."""
+        for mine, theirs in ((self.drafted, other.drafted), (self.accepted, other.accepted)):
+            for source, by_region in theirs.items():
+                counts = mine.setdefault(source, {})
+                for region, count in by_region.items():
+                    counts[region] = counts.get(region, 0) + count
+        for num_tokens, passes in other.tokens_of_passes.items():
+            before = self.tokens_of_passes.get(num_tokens, 0)
+            self.tokens_of_passes[num_tokens] = before + passes
+        self.num_invalid += other.num_invalid
+        self.draft_s += other.draft_s
+        self.verify_s += other.verify_s
+        self.accept_s += other.accept_s
+
+    def copy(self) -> DraftStats:
+        """A snapshot."""
+        snapshot = DraftStats()
+        snapshot.add(self)
+        return snapshot
+
+
+def by_source(counts: Counts) -> dict[str, int]:
+    """Tokens by draft source, wherever they stand."""
+    return {source: sum(by_region.values()) for source, by_region in counts.items()}
+
+
 @dataclass(slots=True)
 class RequestStats:
     """Counts over one request's life so far.
@@ -106,8 +173,7 @@ class RequestStats:
         num_cached_tokens: prompt tokens taken from the radix cache at first admission.
         num_output_tokens: tokens emitted, the end-of-sequence token included.
         num_passes: target passes that produced at least one output token.
-        drafted: draft tokens verified, by source.
-        accepted: draft tokens kept, by source.
+        drafts: what drafting did.
         num_retractions: times the request gave its slots back and was resumed.
     """
 
@@ -115,8 +181,7 @@ class RequestStats:
     num_cached_tokens: int = 0
     num_output_tokens: int = 0
     num_passes: int = 0
-    drafted: dict[str, int] = field(default_factory=dict)
-    accepted: dict[str, int] = field(default_factory=dict)
+    drafts: DraftStats = field(default_factory=DraftStats)
     num_retractions: int = 0
 
     @property

@@ -18,7 +18,7 @@ from specrt.cache.manager import CacheManager, SequenceCache
 from specrt.config import SchedulerConfig
 from specrt.errors import ContextLengthError, RequestError
 from specrt.plan import OpenedRequest, PlannedRequest, RequestResult, StepPlan, StepResult
-from specrt.request import EngineRequest, RequestStats
+from specrt.request import DraftStats, EngineRequest, RequestStats
 
 # Waiting for another request to compute a shared prefix costs a pass; below this many shared
 # uncached tokens it is quicker to compute them again.
@@ -213,6 +213,9 @@ class Scheduler:
     def commit(self, result: StepResult) -> list[tuple[ScheduledRequest, RequestResult]]:
         """Take in what a pass did; the caller finishes those that end here."""
         done = []
+        times = DraftStats(
+            draft_s=result.draft_s, verify_s=result.forward_s, accept_s=result.accept_s
+        )
         for row in result.requests:
             entry = self._by_id.get(row.request_id)
             if entry is None or entry.sequence is None:
@@ -223,9 +226,9 @@ class Scheduler:
             stats = entry.stats
             stats.num_output_tokens = entry.num_output_tokens
             stats.num_passes += bool(row.new_token_ids)
-            for counts, new in ((stats.drafted, row.drafted), (stats.accepted, row.accepted)):
-                for source, count in new.items():
-                    counts[source] = counts.get(source, 0) + count
+            stats.drafts.add(row.drafts)
+            if row.new_token_ids:
+                stats.drafts.add(times)
             if was_prefill:
                 self.cache.publish(entry.sequence, entry.token_ids, entry.num_computed_tokens)
             done.append((entry, row))
@@ -304,6 +307,7 @@ class Scheduler:
             num_prompt_tokens=len(request.prompt_token_ids),
             sampling=request.sampling,
             grammar=request.grammar,
+            history_key=request.history_key,
         )
 
     # ---- admission --------------------------------------------------------------------------

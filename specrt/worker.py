@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -28,12 +28,13 @@ from specrt.draft_tree import DraftTree
 from specrt.errors import RequestError, SpecrtError
 from specrt.grammars.base import DEAD, GrammarState
 from specrt.grammars.compiler import GrammarCompiler
+from specrt.grammars.json_region import output_place
 from specrt.model.decoder import TargetModel
 from specrt.plan import OpenedRequest, PlannedRequest, RequestResult, StepPlan, StepResult
 from specrt.request import SamplingParams, TokenLogprob
 from specrt.sampling import TokenHistory, sample
 from specrt.speculative.base import DraftRequest
-from specrt.speculative.statistics import count_by_source
+from specrt.speculative.statistics import tree_stats
 from specrt.speculative.tree_builder import TreeBuilder, TreeRequest
 
 logger = logging.getLogger(__name__)
@@ -60,6 +61,27 @@ class _PassRows:
     state: WorkerRequest
     tree: DraftTree | None
     logits_index: dict[int, int]  # tree node -> row of the logits; absent = token is determined
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What the target made of a tree.
+
+    Attributes:
+        token_ids: accepted tokens, then the bonus token.
+        logprobs: theirs, if asked for.
+        nodes: the accepted nodes.
+        is_stopped: the last token stops the output.
+        grammar_node: behind the last token, unless it stops the output.
+        num_invalid: children of the nodes that were reached which the grammar forbids.
+    """
+
+    token_ids: list[int]
+    logprobs: list[TokenLogprob] | None
+    nodes: list[int] = field(default_factory=list)
+    is_stopped: bool = False
+    grammar_node: int = DEAD
+    num_invalid: int = 0
 
 
 class Worker:
@@ -172,6 +194,8 @@ class Worker:
             grammar=grammar,
             end_token_ids=self._end_token_ids(opened),
             sampling=opened.sampling,
+            place=output_place(opened.grammar),
+            history_key=opened.history_key,
         )
         history = TokenHistory(opened.token_ids, opened.num_prompt_tokens, opened.sampling)
         self.requests[opened.request_id] = WorkerRequest(
@@ -333,9 +357,10 @@ class Worker:
         if tree is None:
             return RequestResult(request_id=planned.request_id, num_computed_tokens=num_computed)
         try:
-            new_token_ids, logprobs, nodes, is_stopped, end = self._walk(rows, logits)
-            if state.grammar is not None and not is_stopped:
-                state.grammar.commit(end)
+            walk = self._walk(rows, logits)
+            new_token_ids, nodes = walk.token_ids, walk.nodes
+            if state.grammar is not None and not walk.is_stopped:
+                state.grammar.commit(walk.grammar_node)
         except SpecrtError as exc:
             logger.warning("%s: %s", planned.request_id, exc)
             return _failure(planned, str(exc))
@@ -344,7 +369,6 @@ class Worker:
         targets = scratch[: len(nodes)]
         if not np.array_equal(sources, targets):
             self.store.move(sources, targets)
-        drafted, accepted = count_by_source(tree, nodes)
         if self.on_verified is not None:
             self.on_verified(planned.request_id, tree, nodes, new_token_ids)
         if self.builder is not None:
@@ -355,32 +379,23 @@ class Worker:
             request_id=planned.request_id,
             num_computed_tokens=num_computed + len(nodes),
             new_token_ids=new_token_ids,
-            logprobs=logprobs,
-            is_stopped=is_stopped,
-            drafted=drafted,
-            accepted=accepted,
+            logprobs=walk.logprobs,
+            is_stopped=walk.is_stopped,
+            drafts=tree_stats(tree, nodes, len(new_token_ids), walk.num_invalid),
         )
 
-    def _walk(
-        self, rows: _PassRows, logits: torch.Tensor
-    ) -> tuple[list[int], list[TokenLogprob] | None, list[int], bool, int]:
-        """Draw from the root down until the drawn token is no child, or ends the output.
-
-        Returns:
-            New token ids (accepted ones, then the bonus token), their logprobs if asked for, the
-            accepted nodes, whether the last token stops the output, the grammar node after it.
-        """
+    def _walk(self, rows: _PassRows, logits: torch.Tensor) -> _Walk:
+        """Draw from the root down until the drawn token is no child, or ends the output."""
         state, tree = rows.state, rows.tree
         assert tree is not None
         sampling, grammar = state.sampling, state.grammar
-        new_token_ids: list[int] = []
-        nodes: list[int] = []
-        logprobs: list[TokenLogprob] | None = [] if sampling.logprobs is not None else None
+        walk = _Walk([], [] if sampling.logprobs is not None else None)
         node, grammar_node = 0, tree.grammar_node[0]
         position = len(state.draft.token_ids)
         while True:
             if node in rows.logits_index:
                 bitmask = self._mask(state, grammar_node, position)
+                walk.num_invalid += _num_forbidden(tree, node, bitmask)
                 draw = sample(
                     logits[rows.logits_index[node]], sampling, state.history, bitmask, position
                 )
@@ -396,23 +411,25 @@ class Worker:
             if index < len(sampling.continuation):
                 token_id = sampling.continuation[index]
                 self._check_allowed(state, grammar_node, token_id, index)
-            new_token_ids.append(token_id)
-            if logprobs is not None:
-                logprobs.append(logprob)
+            walk.token_ids.append(token_id)
+            if walk.logprobs is not None:
+                walk.logprobs.append(logprob)
             state.history.push(token_id)
             position += 1
             child = tree.child(node, token_id)
             if child is not None:
-                nodes.append(child)
+                walk.nodes.append(child)
             if token_id in state.draft.end_token_ids:
-                return new_token_ids, logprobs, nodes, True, DEAD
+                walk.is_stopped = True
+                return walk
             if grammar is not None:
                 if child is not None:
                     grammar_node = tree.grammar_node[child]
                 else:
                     grammar_node = grammar.advance(grammar_node, token_id)
-            if child is None or len(new_token_ids) == rows.planned.max_new_tokens:
-                return new_token_ids, logprobs, nodes, False, grammar_node
+            if child is None or len(walk.token_ids) == rows.planned.max_new_tokens:
+                walk.grammar_node = grammar_node
+                return walk
             node = child
 
     def _check_allowed(
@@ -452,6 +469,15 @@ class Worker:
 
 def _num_tree_rows(tree: DraftTree | None) -> int:
     return len(tree) - 1 if tree is not None else 0
+
+
+def _num_forbidden(tree: DraftTree, node: int, bitmask: npt.NDArray[np.int32] | None) -> int:
+    """Children of a node that its mask does not allow."""
+    if bitmask is None:
+        return 0
+    words = bitmask.view(np.uint32)
+    children = (tree.token_ids[child] for child in tree.children(node))
+    return sum(not int(words[token_id // 32]) >> token_id % 32 & 1 for token_id in children)
 
 
 def _failure(planned: PlannedRequest, error: str) -> RequestResult:

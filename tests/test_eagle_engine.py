@@ -16,7 +16,7 @@ from specrt.draft_heads.checkpoint import HeadCheckpoint, save_head
 from specrt.draft_heads.runner import FEATURE, HEAD_ROW, HeadRunner
 from specrt.engine import LLMEngine
 from specrt.errors import ConfigError
-from specrt.request import EngineRequest, SamplingParams
+from specrt.request import EngineRequest, SamplingParams, by_source
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_a_random_head_changes_no_token(
     for _ in range(2):  # cold, then from the cache
         got = run(engine, requests)
         assert {k: token_ids(v) for k, v in got.items()} == expected
-    drafted = sum(v[-1].stats.drafted.get("eagle", 0) for v in got.values())
+    drafted = sum(by_source(v[-1].stats.drafts.drafted).get("eagle", 0) for v in got.values())
     assert drafted > 30, "the head drafted nothing: the comparison shows nothing"
     assert engine.stats()["num_held_slots"] == 0
 
@@ -74,8 +74,8 @@ def test_a_head_that_is_always_wrong_changes_no_token(
     got = run(eagle_engine(folder, head, tmp_path), requests)
     assert {k: token_ids(v) for k, v in got.items()} == expected
     stats = [v[-1].stats for v in got.values()]
-    assert sum(s.drafted.get("eagle", 0) for s in stats) > 50
-    assert sum(s.accepted.get("eagle", 0) for s in stats) == 0
+    assert sum(by_source(s.drafts.drafted).get("eagle", 0) for s in stats) > 50
+    assert sum(by_source(s.drafts.accepted).get("eagle", 0) for s in stats) == 0
 
 
 def test_rows_in_the_cache_equal_a_cold_recompute(
@@ -128,7 +128,7 @@ def test_features_stay_with_their_tokens(folder: Path, plain: LLMEngine, tmp_pat
     engine = eagle_engine(folder, tiny_head(), tmp_path, "forced,choices,history")
     (request,) = make_requests(plain, 1, 0.0)
     (output,) = run(engine, [request]).values()
-    assert output[-1].stats.accepted.get("forced", 0) > 5
+    assert by_source(output[-1].stats.drafts.accepted).get("forced", 0) > 5
     tokens = [*request.prompt_token_ids, *token_ids(output)]
 
     def features() -> torch.Tensor:

@@ -14,7 +14,7 @@ from specrt.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfi
 from specrt.engine import LLMEngine
 from specrt.errors import ContextLengthError, GrammarError
 from specrt.grammars.base import GrammarRecipe, ToolSpec
-from specrt.request import EngineRequest, RequestOutput, SamplingParams
+from specrt.request import EngineRequest, RequestOutput, SamplingParams, by_source
 
 WEATHER = ToolSpec(
     name="get_weather",
@@ -38,6 +38,7 @@ SOURCES = {
     "none": SpeculativeConfig(speculative="none"),
     "grammar": SpeculativeConfig(draft_sources="forced,choices"),
     "history": SpeculativeConfig(draft_sources="history"),
+    "shared": SpeculativeConfig(draft_sources="", shared_history_tokens=2048),
     "all": SpeculativeConfig(),
 }
 
@@ -111,7 +112,7 @@ def text(outputs: list[RequestOutput]) -> str:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("source", ["grammar", "history", "all"])
+@pytest.mark.parametrize("source", ["grammar", "history", "shared", "all"])
 def test_speculation_and_batching_change_no_token(
     engines: dict[str, LLMEngine], source: str, temperature: float
 ) -> None:
@@ -123,8 +124,11 @@ def test_speculation_and_batching_change_no_token(
     got = run(engines[source], requests)  # all at once
     assert {k: token_ids(v) for k, v in got.items()} == expected
     assert {k: token_ids(v) for k, v in run(plain, requests).items()} == expected
+    if source == "shared":  # what the same requests said before
+        got = run(engines[source], requests)
+        assert {k: token_ids(v) for k, v in got.items()} == expected
     if source != "history":
-        accepted = sum(sum(v[-1].stats.accepted.values()) for v in got.values())
+        accepted = sum(sum(by_source(v[-1].stats.drafts.accepted).values()) for v in got.values())
         assert accepted > 0, "nothing was drafted: the comparison shows nothing"
 
 

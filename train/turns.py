@@ -281,7 +281,7 @@ class _TurnMaker:
         # Nothing of the blocks before, and no measured time, may decide the shape of a pass: where
         # two tokens tie up to rounding, the shape decides.
         self._engine.flush_cache()
-        self._engine.worker.builder = make_tree_builder(DRAFT_SOURCES)
+        self._engine.worker.builder = make_tree_builder(DRAFT_SOURCES, self._engine.tokenizer)
         outputs = self._generator.generate(requests, self._options.batch_size)
         return [
             (output.token_ids, output.finish_reason) if output.error is None else None

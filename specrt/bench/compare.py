@@ -178,8 +178,8 @@ def _speculation(outputs: list[Generation], cases: list[Case]) -> dict[str, Any]
     """Acceptance by drafter, and tokens per pass by data set."""
     reports = [
         {
-            "drafted": output.stats.drafted,
-            "accepted": output.stats.accepted,
+            "drafted": output.stats.drafts.drafted,
+            "accepted": output.stats.drafts.accepted,
             "passes": output.stats.num_passes,
             "tokens": len(output.token_ids),
         }

@@ -42,4 +42,5 @@ LADDER = {
     "+ forced": Rung("forced"),
     "+ choices": Rung("forced,choices"),
     "+ history": Rung("forced,choices,history"),
+    "+ values": Rung("forced,choices,history,values"),
 }

@@ -22,6 +22,7 @@ from specrt.bench.options import EqualityOptions
 from specrt.bench.report import columns, write_json
 from specrt.bench.traces import load_traces
 from specrt.bench.validity import check_calls
+from specrt.config import DRAFT_SOURCES
 from specrt.draft_heads.shipped import shipped_head
 from specrt.errors import ConfigError
 from specrt.model.loader import resolve_model_folder
@@ -38,15 +39,17 @@ class Way(NamedTuple):
     grammar_backend: Literal["auto", "llguidance"] = "auto"
 
 
+_ALL = ",".join(DRAFT_SOURCES)
 WAYS = {
     "none": Way(""),
     "forced,choices": Way("forced,choices"),
     "history": Way("history"),
-    "all": Way("forced,choices,history"),
-    "all, llguidance": Way("forced,choices,history", "llguidance"),
+    "values": Way("values"),
+    "all": Way(_ALL),
+    "all, llguidance": Way(_ALL, "llguidance"),
 }
 # With a draft head also:
-HEAD_WAYS = {"head": Way("eagle"), "all and head": Way("forced,choices,history,eagle")}
+HEAD_WAYS = {"head": Way("eagle"), "all and head": Way(f"{_ALL},eagle")}
 TEMPERATURES = (0.0, 1.0)
 REFERENCE = "none"
 # Requests that go through every run before the next ones start, so that a prompt is still cached

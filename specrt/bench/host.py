@@ -23,6 +23,7 @@ from specrt.bench.environment import describe, environment
 from specrt.bench.generator import engine_config
 from specrt.bench.options import HostOptions
 from specrt.bench.report import columns, write_json
+from specrt.config import DRAFT_SOURCES
 from specrt.engine import LLMEngine
 from specrt.grammars.prompt_builder import Prompt, find_format, make_prompt_builder
 from specrt.messages import Add, decode_command, encode
@@ -118,7 +119,7 @@ class _Conversation:
         self._engine = LLMEngine(
             engine_config(
                 str(folder),
-                "forced,choices,history",
+                ",".join(DRAFT_SOURCES),
                 num_threads=None,
                 max_total_tokens=num_tokens + 12 * _FIRST_TOKENS,
             )

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specrt.bench.draft_ladder import LADDER
-from specrt.config import flag
+from specrt.config import DRAFT_SOURCES, flag
 from specrt.errors import ConfigError
 
 # The ways to decode that are compared: name -> draft sources.
 SIDES = {
     "plain": "",
-    "grammar": "forced,choices,history",
-    "eagle": "forced,choices,history,eagle",
+    "grammar": ",".join(DRAFT_SOURCES),
+    "eagle": ",".join((*DRAFT_SOURCES, "eagle")),
 }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specrt.errors import ConfigError
+from specrt.request import by_source
 
 if TYPE_CHECKING:
     from specrt.bench.replay import Turn
@@ -26,7 +27,8 @@ def acceptance(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Add up what speculation did.
 
     Args:
-        reports: `drafted`, `accepted` (source -> tokens), `passes`, `tokens` of single requests.
+        reports: `drafted`, `accepted` (source -> region -> tokens), `passes`, `tokens` of single
+            requests.
 
     Returns:
         passes, tokens per pass, and per source drafted, accepted and the rate.
@@ -35,8 +37,8 @@ def acceptance(reports: Iterable[dict[str, Any]]) -> dict[str, Any]:
     accepted: Counter[str] = Counter()
     passes = tokens = 0
     for report in reports:
-        drafted.update(report["drafted"])
-        accepted.update(report["accepted"])
+        drafted.update(by_source(report["drafted"]))
+        accepted.update(by_source(report["accepted"]))
         passes += report["passes"]
         tokens += report["tokens"]
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import logging
@@ -34,6 +35,7 @@ class RequestRecord:
 
     Attributes:
         request_id: from or for the X-Request-Id header.
+        tenant: digest of the API key that the client sent; "" = none.
         started: time.perf_counter() at arrival (seconds).
         created: Unix time at arrival (seconds).
         status: HTTP status; of the error event when a stream broke, 499 when the client left.
@@ -45,6 +47,7 @@ class RequestRecord:
     """
 
     request_id: str
+    tenant: str = ""
     started: float = field(default_factory=time.perf_counter)
     created: int = field(default_factory=lambda: int(time.time()))
     status: int = 0
@@ -103,7 +106,8 @@ class AccessMiddleware:
         is_messages = messages_errors.is_messages_path(scope["path"])
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        record = RequestRecord(request_id)
+        keys = _keys(headers)
+        record = RequestRecord(request_id, hashlib.sha256(keys[0]).hexdigest() if keys else "")
         scope.setdefault("state", {})["record"] = record
         has_started = False
 
@@ -146,16 +150,13 @@ class AccessMiddleware:
     def _authenticate(self, headers: Headers) -> None:
         if self._api_key is None:
             return
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        bearer = token.strip() if scheme.lower() == "bearer" else ""
-        # Clients with both an API key and a token send both; either may be the one meant for us.
-        given = [key for key in (bearer, headers.get("x-api-key", "").strip()) if key]
-        if not given and not token:
+        given = _keys(headers)
+        if not given and " " not in headers.get("authorization", "").strip():
             raise AuthenticationError(
                 "no API key: expected the header `Authorization: Bearer KEY` or `x-api-key: KEY`"
                 " with the key that the server was started with (--api-key)"
             )
-        if not any(hmac.compare_digest(key.encode(), self._api_key) for key in given):
+        if not any(hmac.compare_digest(key, self._api_key) for key in given):
             raise AuthenticationError(
                 "wrong API key: it is not the one that the server was started with (--api-key)"
             )
@@ -180,6 +181,16 @@ class AccessMiddleware:
             **record.fields(),
         }
         logger.info("%s", " ".join(f"{name}={_logged(fields[name])}" for name in fields))
+
+
+def _keys(headers: Headers) -> list[bytes]:
+    """The API keys that a client sent.
+
+    Clients with both an API key and a token send both; either may be the one meant for us.
+    """
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    bearer = token.strip() if scheme.lower() == "bearer" else ""
+    return [key.encode() for key in (bearer, headers.get("x-api-key", "").strip()) if key]
 
 
 def _logged(value: object) -> str:

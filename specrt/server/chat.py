@@ -203,6 +203,7 @@ class ChatService:
                 ),
                 grammar=recipe,
                 namespace=body.cache_salt,
+                tenant=record.tenant,
             )
             for choice_index in range(body.n)
         ]

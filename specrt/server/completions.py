@@ -167,6 +167,7 @@ class CompletionService:
                         ),
                         grammar=recipe,
                         namespace=body.cache_salt,
+                        tenant=record.tenant,
                     )
                 )
         return _Run(

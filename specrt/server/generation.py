@@ -14,7 +14,7 @@ from openai.types.completion_usage import CompletionTokensDetails, PromptTokensD
 
 from specrt.errors import EngineError
 from specrt.grammars.base import Unenforced
-from specrt.request import EngineRequest, RequestOutput, RequestStats
+from specrt.request import DraftStats, EngineRequest, RequestOutput, RequestStats, by_source
 from specrt.server.access import RequestRecord
 from specrt.server.admission import Admission
 from specrt.server.errors import RequestTimeoutError
@@ -198,8 +198,9 @@ class Generation:
         num_prompt = sum(group[0].num_prompt_tokens for group in by_prompt.values())
         num_cached = sum(min(s.num_cached_tokens for s in group) for group in by_prompt.values())
         num_output = sum(stats.num_output_tokens for stats in choices)
-        num_accepted = sum(sum(stats.accepted.values()) for stats in choices)
-        num_drafted = sum(sum(stats.drafted.values()) for stats in choices)
+        drafts = _drafts(choices)
+        num_accepted = sum(by_source(drafts.accepted).values())
+        num_drafted = sum(by_source(drafts.drafted).values())
         return CompletionUsage(
             prompt_tokens=num_prompt,
             completion_tokens=num_output,
@@ -219,11 +220,20 @@ class Generation:
         choices = [self.record.choices[i] for i in sorted(self.record.choices)]
         num_passes = sum(stats.num_passes for stats in choices)
         num_output = sum(stats.num_output_tokens for stats in choices)
+        drafts = _drafts(choices)
         return Report(
             acceptance_length=round(num_output / num_passes, 4) if num_passes else 0.0,
             passes=num_passes,
-            drafted=_total(stats.drafted for stats in choices),
-            accepted=_total(stats.accepted for stats in choices),
+            drafted=drafts.drafted,
+            accepted=drafts.accepted,
+            invalid_drafts=drafts.num_invalid,
+            tokens_of_passes={
+                str(num_tokens): passes
+                for num_tokens, passes in sorted(drafts.tokens_of_passes.items())
+            },
+            draft_ms=round(drafts.draft_s * 1e3, 1),
+            verify_ms=round(drafts.verify_s * 1e3, 1),
+            accept_ms=round(drafts.accept_s * 1e3, 1),
             cached_tokens=[stats.num_cached_tokens for stats in choices],
             unenforced=[
                 UnenforcedEntry(tool=u.tool, pointer=u.pointer, keyword=u.keyword)
@@ -233,9 +243,8 @@ class Generation:
         )
 
 
-def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for by_source in counts:
-        for source, count in by_source.items():
-            total[source] = total.get(source, 0) + count
+def _drafts(choices: Iterable[RequestStats]) -> DraftStats:
+    total = DraftStats()
+    for stats in choices:
+        total.add(stats.drafts)
     return total

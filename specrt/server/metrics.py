@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from specrt.request import RequestOutput
@@ -40,12 +45,17 @@ _COUNTERS = {
     "retractions_total": ("specrt_retractions", "Requests that gave their slots back."),
     "draft_s": ("specrt_draft_seconds", "Time spent drafting."),
     "forward_s": ("specrt_forward_seconds", "Time spent in the target model."),
+    "invalid_drafts_total": (
+        "specrt_invalid_draft_tokens",
+        "Draft tokens that the grammar forbids; more than 0 is a bug.",
+    ),
     "accept_s": ("specrt_accept_seconds", "Time spent accepting."),
 }
 _BY_SOURCE = {
-    "drafted_total": ("specrt_drafted_tokens", "Draft tokens verified, by source."),
-    "accepted_total": ("specrt_accepted_tokens", "Draft tokens accepted, by source."),
+    "drafted_total": ("specrt_drafted_tokens", "Draft tokens verified, by source and region."),
+    "accepted_total": ("specrt_accepted_tokens", "Draft tokens accepted, by source and region."),
 }
+_TOKENS_OF_PASSES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32)
 # The engine's own caches: whole grammars, and schemas made ready.
 _CACHE_COUNTERS = {
     "grammar_cache_hits": ("specrt_grammar_cache_hits", "Found in a cache of grammars."),
@@ -105,11 +115,37 @@ class _EngineCollector(Collector):
             if key in stats:
                 yield CounterMetricFamily(name, text, number(stats, key))
         for key, (name, text) in _BY_SOURCE.items():
-            yield _filled(CounterMetricFamily(name, text, labels=["source"]), stats.get(key))
+            yield _by_source(name, text, stats.get(key))
+        yield _tokens_of_passes(stats.get("tokens_of_passes_total"))
         for key, (name, text) in _CACHE_COUNTERS.items():
             yield _filled(CounterMetricFamily(name, text, labels=["cache"]), stats.get(key))
         for key, (name, text) in _CACHE_GAUGES.items():
             yield _filled(GaugeMetricFamily(name, text, labels=["cache"]), stats.get(key))
+
+
+def _by_source(name: str, text: str, counts: object) -> Metric:
+    """A counter with one sample per draft source and region of the output."""
+    family = CounterMetricFamily(name, text, labels=["source", "region"])
+    if isinstance(counts, Mapping):
+        for source, by_region in counts.items():
+            for region, count in by_region.items():
+                family.add_metric([str(source), str(region)], float(count))
+    return family
+
+
+def _tokens_of_passes(counts: object) -> Metric:
+    """The acceptance lengths of single passes as a histogram."""
+    passes = {int(n): float(c) for n, c in counts.items()} if isinstance(counts, Mapping) else {}
+    buckets = [
+        (str(float(edge)), sum(count for n, count in passes.items() if n <= edge))
+        for edge in _TOKENS_OF_PASSES
+    ]
+    buckets.append(("+Inf", sum(passes.values())))
+    family = HistogramMetricFamily(
+        "specrt_tokens_of_pass", "Tokens that a pass committed for a request, the bonus included."
+    )
+    family.add_metric([], buckets, sum(n * count for n, count in passes.items()))
+    return family
 
 
 def _filled(

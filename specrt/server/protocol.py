@@ -22,6 +22,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from specrt.grammars.guided import GUIDED_FIELDS
+from specrt.request import Counts
 
 MAX_CHOICES = 16
 MAX_STOP_STRINGS = 16
@@ -216,8 +217,13 @@ class Report(TypedDict):
 
     acceptance_length: float
     passes: int
-    drafted: dict[str, int]
-    accepted: dict[str, int]
+    drafted: Counts
+    accepted: Counts
+    invalid_drafts: int
+    tokens_of_passes: dict[str, int]
+    draft_ms: float
+    verify_ms: float
+    accept_ms: float
     cached_tokens: list[int]
     unenforced: list[UnenforcedEntry]
     violations: list[ViolationEntry]

@@ -14,7 +14,22 @@ import numpy.typing as npt
 
 from specrt.draft_tree import DraftTree
 from specrt.grammars.base import DEAD, GrammarState
+from specrt.grammars.json_region import JsonPlace
 from specrt.request import SamplingParams
+
+_TEXT = JsonPlace.text()
+
+
+class Tokens(Protocol):
+    """What drafting needs of a tokenizer."""
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Token ids of ordinary text."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of a token."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +46,9 @@ class DraftRequest:
         sampling: how the target will draw: a drafter may look at the same noise.
         slots: int32, KV slot of each token of `token_ids` in the coming pass.
         num_computed_tokens: how many of them the target has seen.
+        place: where in the JSON the output stands behind `token_ids`; before `TreeBuilder.open`,
+            where an output starts.
+        history_key: requests with the same key draft from each other's outputs; "" = from none.
     """
 
     request_id: str
@@ -41,6 +59,8 @@ class DraftRequest:
     sampling: SamplingParams = SamplingParams(max_tokens=1)
     slots: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     num_computed_tokens: int = 0
+    place: JsonPlace = _TEXT
+    history_key: str = ""
 
     def advance(self, grammar_node: int, token_id: int) -> int | None:
         """The grammar node after `token_id`, or None when it may not be drafted there."""
@@ -70,11 +90,19 @@ class Candidate(NamedTuple):
 
 
 class FrontierNode(NamedTuple):
-    """A node that waits for children."""
+    """A node that waits for children.
+
+    Attributes:
+        request: whose tree it is.
+        tree: the tree so far.
+        node: one of its nodes.
+        place: where in the JSON its children stand.
+    """
 
     request: DraftRequest
     tree: DraftTree
     node: int
+    place: JsonPlace = _TEXT
 
 
 class Drafter(Protocol):

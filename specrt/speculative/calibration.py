@@ -1,7 +1,8 @@
 """Online estimates of how often a kind of draft token is accepted.
 
-Per (source, bucket) a Beta posterior whose counts fade, shared by all requests. Deterministic: the
-estimate is a function of the observations in their order.
+Per (source, bucket, region of the output) a Beta posterior whose counts fade, shared by all
+requests. Its prior is what the bucket's other regions say. Deterministic: an estimate is a function
+of the observations in their order.
 """
 
 from __future__ import annotations
@@ -17,31 +18,42 @@ class Calibration:
 
         Args:
             prior_weight: how many observations the prior is worth.
-            decay: factor on a bucket's counts per observation; 0.995 remembers about 200.
+            decay: factor on a region's counts per observation; 0.995 remembers about 200.
             max_buckets: buckets remembered; beyond it the one that was observed first is dropped.
         """
         self._prior_weight = prior_weight
         self._decay = decay
         self._max_buckets = max_buckets
-        self._counts: dict[tuple[str, int], tuple[float, float]] = {}
+        # (source, bucket) -> region -> (taken, seen)
+        self._counts: dict[tuple[str, int], dict[str, tuple[float, float]]] = {}
 
-    def rate(self, source: str, bucket: int, prior: float) -> float:
+    def rate(self, source: str, bucket: int, prior: float, region: str = "") -> float:
         """The estimated acceptance.
 
         Args:
             source: name of the drafter.
             bucket: the drafter's statistics key.
             prior: acceptance to assume without observations, 0 to 1.
+            region: where the candidate stands.
         """
-        taken, seen = self._counts.get((source, bucket), (0.0, 0.0))
+        counts = self._counts.get((source, bucket))
+        if not counts:
+            return prior
+        others = [count for name, count in counts.items() if name != region]
+        if others:
+            prior = self._posterior(prior, sum(c[0] for c in others), sum(c[1] for c in others))
+        return self._posterior(prior, *counts.get(region, (0.0, 0.0)))
+
+    def _posterior(self, prior: float, taken: float, seen: float) -> float:
         return (prior * self._prior_weight + taken) / (self._prior_weight + seen)
 
-    def observe(self, source: str, bucket: int, taken: bool) -> None:
+    def observe(self, source: str, bucket: int, taken: bool, region: str = "") -> None:
         """Count one candidate whose parent was reached."""
         key = (source, bucket)
-        before = self._counts.get(key)
-        if before is None:
+        counts = self._counts.get(key)
+        if counts is None:
             if len(self._counts) >= self._max_buckets:
                 del self._counts[next(iter(self._counts))]
-            before = (0.0, 0.0)
-        self._counts[key] = (before[0] * self._decay + taken, before[1] * self._decay + 1.0)
+            counts = self._counts[key] = {}
+        before = counts.get(region, (0.0, 0.0))
+        counts[region] = (before[0] * self._decay + taken, before[1] * self._decay + 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specrt.draft_tree import DraftTree
+from specrt.grammars.json_region import JsonPlace
 from specrt.speculative.base import Candidate, DraftRequest, FrontierNode
 from specrt.speculative.calibration import Calibration
 
@@ -29,7 +30,9 @@ class ForcedDrafter:
         """Propose the forced token of each node that has one."""
         return [self._propose(*item) for item in frontier]
 
-    def _propose(self, request: DraftRequest, tree: DraftTree, node: int) -> list[Candidate]:
+    def _propose(
+        self, request: DraftRequest, tree: DraftTree, node: int, _: JsonPlace
+    ) -> list[Candidate]:
         grammar_node = tree.grammar_node[node]
         grammar = request.grammar
         token_id = None if grammar is None else grammar.forced(grammar_node)
@@ -65,7 +68,9 @@ class ChoicesDrafter:
         """Propose every allowed token of each node that has few."""
         return [self._propose(*item) for item in frontier]
 
-    def _propose(self, request: DraftRequest, tree: DraftTree, node: int) -> list[Candidate]:
+    def _propose(
+        self, request: DraftRequest, tree: DraftTree, node: int, place: JsonPlace
+    ) -> list[Candidate]:
         grammar_node = tree.grammar_node[node]
         allowed = request.grammar and request.grammar.allowed(grammar_node, self._max_choices)
         if not allowed:
@@ -75,7 +80,7 @@ class ChoicesDrafter:
         for token_id in allowed:
             # Hashes of integer tuples are the same in every process.
             bucket = hash((key, token_id))
-            rate = self._calibration.rate(self.source, bucket, 1 / len(allowed))
+            rate = self._calibration.rate(self.source, bucket, 1 / len(allowed), place.region)
             weights.append((rate, token_id, bucket))
         total = sum(rate for rate, _, _ in weights)
         candidates = []

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specrt.draft_tree import DraftTree
+from specrt.grammars.json_region import Region
 from specrt.kernels.noise import approximate_gumbel, noise_words
 from specrt.speculative.base import Candidate, DraftRequest, FrontierNode
 from specrt.speculative.calibration import Calibration
@@ -155,7 +156,7 @@ class HeadDrafter:
     def _worth_reading(self, frontier: Sequence[FrontierNode]) -> list[int]:
         """Places of the nodes to read in this wave; none when it would cost more than it gains."""
         by_request: dict[str, list[tuple[float, int]]] = {}
-        for place, (request, tree, node) in enumerate(frontier):
+        for place, (request, tree, node, _) in enumerate(frontier):
             draft = self._drafts.get(request.request_id)
             if draft is None or draft.tree is not tree:
                 self.close(request.request_id)
@@ -206,7 +207,7 @@ class HeadDrafter:
         paths, readers = [], []
         read = []
         for place in places:
-            request, tree, node = frontier[place]
+            request, tree, node, _ = frontier[place]
             draft = self._drafts[request.request_id]
             nodes = draft.unread(node)
             if node == 0:
@@ -242,7 +243,7 @@ class HeadDrafter:
     # ---- candidates --------------------------------------------------------------------------
 
     def _candidates(self, item: FrontierNode, logits: npt.NDArray[np.float32]) -> list[Candidate]:
-        request, tree, node = item
+        request, tree, node, at = item
         grammar_node = tree.grammar_node[node]
         ids = self._runner.draft_token_ids
         if request.grammar is not None and self._is_masked:
@@ -252,7 +253,7 @@ class HeadDrafter:
         best = np.argpartition(logits, -min(_MAX_RACERS, len(logits)))[-_MAX_RACERS:]
         best = best[np.isfinite(logits[best])]
         if not len(best):
-            return self._outside(request, grammar_node)
+            return self._outside(request, grammar_node, at.region)
         position = len(request.token_ids) + tree.depth[node]
         scores, total = self._scores(request, logits, best, position)
         level = self._drafts[request.request_id].levels[node]
@@ -266,7 +267,7 @@ class HeadDrafter:
                 continue
             share = float(np.exp(scores[place] - total))
             bucket = _bucket(len(candidates), share, level, is_sampled)
-            rate = self._calibration.rate(self.source, bucket, share)
+            rate = self._calibration.rate(self.source, bucket, share, at.region)
             # 1 would settle the node, which only the grammar may do.
             candidates.append(Candidate(token_id, min(rate, 0.999), bucket, after))
             if len(candidates) == self._topk:
@@ -295,7 +296,7 @@ class HeadDrafter:
         peak = scores.max()
         return scores, float(peak + np.log(np.exp(scores - peak).sum()))
 
-    def _outside(self, request: DraftRequest, grammar_node: int) -> list[Candidate]:
+    def _outside(self, request: DraftRequest, grammar_node: int, region: Region) -> list[Candidate]:
         """Few allowed tokens, none of which the head can name: each is as likely as the others."""
         grammar = request.grammar
         allowed = grammar.allowed(grammar_node, _MAX_OUTSIDE) or [] if grammar else []
@@ -303,7 +304,8 @@ class HeadDrafter:
         for token_id in allowed:
             after = request.advance(grammar_node, token_id)
             if after is not None:
-                rate = self._calibration.rate(self.source, _OUTSIDE_BUCKET, 1 / len(allowed))
+                prior = 1 / len(allowed)
+                rate = self._calibration.rate(self.source, _OUTSIDE_BUCKET, prior, region)
                 candidates.append(Candidate(token_id, min(rate, 0.999), _OUTSIDE_BUCKET, after))
         return candidates
 

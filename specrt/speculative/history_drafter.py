@@ -1,4 +1,4 @@
-"""Drafts copied from the prompt and the output so far: longest suffix match.
+"""Drafts copied from earlier text by longest suffix match: the request's own, or other requests'.
 
                         ... " city " : " Zur ich " ...                 the text so far
     root: ... " city "  ->  :  ->  "  ->  Zur  ->  ich  ->  "          one match, followed
@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specrt.draft_tree import DraftTree
+from specrt.grammars.json_region import JsonPlace
 from specrt.speculative.base import Candidate, DraftRequest, FrontierNode
 from specrt.speculative.calibration import Calibration
+from specrt.speculative.shared_outputs import BREAK, SharedOutputs
 from specrt.speculative.suffix_index import MAX_MATCH, Match, SuffixIndex
 
 MAX_CANDIDATES = 3
@@ -24,16 +26,17 @@ MAX_TRIES = 8
 
 
 class _History:
-    """One request's index, and the matches at the nodes of the tree that is being built."""
+    """What a request drafts from, and the matches at the nodes of the tree that is being built."""
 
-    def __init__(self, request: DraftRequest) -> None:
-        self.index = SuffixIndex(request.token_ids)
+    def __init__(self, request: DraftRequest, index: SuffixIndex) -> None:
+        self.request = request
+        self.index = index
         self.tree: DraftTree | None = None
         self.matches: dict[int, list[Match]] = {}
 
 
 class HistoryDrafter:
-    """Proposes what followed the longest earlier occurrence of the context."""
+    """Proposes what followed the longest earlier occurrence of the context in the request."""
 
     source = "history"
 
@@ -44,7 +47,7 @@ class HistoryDrafter:
 
     def open(self, request: DraftRequest) -> None:
         """Index the prompt."""
-        self._histories[request.request_id] = _History(request)
+        self._histories[request.request_id] = _History(request, SuffixIndex(request.token_ids))
 
     def close(self, request_id: str) -> None:
         """Drop the index."""
@@ -58,18 +61,24 @@ class HistoryDrafter:
         """Propose continuations of the longest matches that the grammar allows."""
         return [self._propose(*item) for item in frontier]
 
-    def _propose(self, request: DraftRequest, tree: DraftTree, node: int) -> list[Candidate]:
-        history = self._histories[request.request_id]
+    def _propose(
+        self, request: DraftRequest, tree: DraftTree, node: int, place: JsonPlace
+    ) -> list[Candidate]:
+        history = self._histories.get(request.request_id)
+        if history is None:
+            return []
         if history.tree is not tree:
             history.tree, history.matches = tree, {}
         matches = self._matches(history, request, tree, node)
         candidates: list[Candidate] = []
-        for token_id, length, count in rank(matches, request.token_ids)[:MAX_TRIES]:
+        for token_id, length, count in rank(matches, history.index.token_ids)[:MAX_TRIES]:
+            if token_id == BREAK:
+                continue
             after = request.advance(tree.grammar_node[node], token_id)
             if after is None:
                 continue
             bucket, prior = describe(len(candidates), length, count, len(matches))
-            rate = self._calibration.rate(self.source, bucket, prior)
+            rate = self._calibration.rate(self.source, bucket, prior, place.region)
             candidates.append(Candidate(token_id, rate, bucket, after))
             if len(candidates) == self._max_candidates:
                 break
@@ -87,6 +96,36 @@ class HistoryDrafter:
             found = history.index.search(request.token_ids[-MAX_MATCH:] + path)
         history.matches[node] = found
         return found
+
+
+class SharedHistoryDrafter(HistoryDrafter):
+    """Proposes what followed in the finished outputs of requests with the same `history_key`."""
+
+    source = "shared"
+
+    def __init__(self, calibration: Calibration, outputs: SharedOutputs) -> None:
+        super().__init__(calibration)
+        self._outputs = outputs
+
+    def open(self, request: DraftRequest) -> None:
+        """Look up the outputs of its key."""
+        self._histories.pop(request.request_id, None)
+        if request.history_key:
+            index = self._outputs.index(request.history_key)
+            self._histories[request.request_id] = _History(request, index)
+
+    def extend(self, request: DraftRequest) -> None:
+        """Nothing to do: its own output is looked through by `HistoryDrafter`."""
+
+    def close(self, request_id: str) -> None:
+        """Keep its output for the requests to come."""
+        history = self._histories.pop(request_id, None)
+        if history is not None:
+            request = history.request
+            # Where an output starts is what it follows: the end of the prompt.
+            start = max(0, request.num_prompt_tokens - MAX_MATCH)
+            if len(request.token_ids) > request.num_prompt_tokens:
+                self._outputs.add(request.history_key, request.token_ids[start:])
 
 
 def rank(matches: Sequence[Match], token_ids: Sequence[int]) -> list[tuple[int, int, int]]:

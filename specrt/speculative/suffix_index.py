@@ -30,18 +30,21 @@ class SuffixIndex:
 
     What the list holds at first, a prompt, may be long and is looked through when a pair is first
     asked for (128k tokens: some 60 us); what it gains is indexed in constant time per token.
+
+    Attributes:
+        token_ids: the list.
     """
 
     def __init__(self, token_ids: list[int]) -> None:
         """Index a list; it may grow later but never change or shrink."""
-        self._token_ids = token_ids
+        self.token_ids = token_ids
         self._first = np.asarray(token_ids, dtype=np.int32)
         self._ends: dict[tuple[int, int], list[int]] = {}
         self._num_indexed = max(MIN_MATCH, len(token_ids))
 
     def update(self) -> None:
         """Index what the list has gained."""
-        tokens = self._token_ids
+        tokens = self.token_ids
         for end in range(self._num_indexed, len(tokens)):
             self._ends_of(tokens[end - 2], tokens[end - 1]).append(end)
         self._num_indexed = max(self._num_indexed, len(tokens))
@@ -67,7 +70,7 @@ class SuffixIndex:
         """
         if len(context) < MIN_MATCH:
             return []
-        tokens = self._token_ids
+        tokens = self.token_ids
         longest = min(len(context), MAX_MATCH)
         matches = []
         for end in self._ends_of(context[-2], context[-1])[-MAX_OCCURRENCES:]:
@@ -80,7 +83,7 @@ class SuffixIndex:
 
     def follow(self, matches: Sequence[Match], token_id: int) -> list[Match]:
         """The matches that go on with `token_id`, one token longer; no search."""
-        tokens = self._token_ids
+        tokens = self.token_ids
         last = len(tokens) - 1
         return [
             Match(end + 1, min(length + 1, MAX_MATCH))

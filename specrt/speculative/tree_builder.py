@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from specrt.draft_tree import DraftTree
 from specrt.grammars.base import DEAD
-from specrt.speculative.base import Candidate, Drafter, DraftRequest, FrontierNode
+from specrt.grammars.json_region import JsonPlace
+from specrt.speculative.base import Candidate, Drafter, DraftRequest, FrontierNode, Tokens
 from specrt.speculative.calibration import Calibration
 from specrt.speculative.cost_model import Array, Pace, PassCost, num_worth_rows
 
@@ -63,8 +64,12 @@ class _Best:
 class _Growth:
     """A tree under construction."""
 
-    def __init__(self, item: TreeRequest, best_of_pass: _Best, floor: float) -> None:
+    def __init__(
+        self, item: TreeRequest, best_of_pass: _Best, floor: float, tokens: Tokens
+    ) -> None:
         self.request = item.request
+        self._tokens = tokens
+        self._places: dict[int, JsonPlace] = {0: item.request.place}
         self.max_rows = item.max_rows
         self.tree = DraftTree(
             item.request.token_ids[-1],
@@ -85,9 +90,20 @@ class _Growth:
             and self._best_of_pass.is_open(probability)
         )
 
+    def frontier(self, node: int) -> FrontierNode:
+        return FrontierNode(self.request, self.tree, node, self._place(node))
+
+    def _place(self, node: int) -> JsonPlace:
+        place = self._places.get(node)
+        if place is None:
+            data = self._tokens.token_bytes(self.tree.token_ids[node])
+            place = self._places[node] = self._place(self.tree.parent[node]).advance(data)
+        return place
+
     def add(self, node: int, candidates: Sequence[Candidate], source: str) -> None:
+        region = self._place(node).region
         for token_id, probability, bucket, grammar_node in candidates:
-            self.tree.add(node, token_id, probability, source, grammar_node, bucket)
+            self.tree.add(node, token_id, probability, source, grammar_node, bucket, region)
 
     def settle(self, node: int) -> list[tuple[_Growth, int]]:
         """The children of a node that has all of them."""
@@ -109,6 +125,7 @@ class TreeBuilder:
         self,
         drafters: Sequence[Drafter],
         calibration: Calibration,
+        tokens: Tokens,
         cost: PassCost | None = None,
         pace: Pace | None = None,
     ) -> None:
@@ -118,11 +135,13 @@ class TreeBuilder:
             drafters: asked in this order; the forced drafter first, since its runs are crossed
                 before the others are asked.
             calibration: the one that the drafters take their probabilities from.
+            tokens: the target's.
             cost: the price of rows; None = a fixed curve.
             pace: the one that drafters take prices from, if any does.
         """
         self._drafters = list(drafters)
         self._calibration = calibration
+        self._tokens = tokens
         self._cost = cost or PassCost()
         self._pace = pace or Pace()
         self._last_trees: dict[str, DraftTree] = {}
@@ -130,6 +149,7 @@ class TreeBuilder:
     def open(self, request: DraftRequest) -> None:
         """Prepare for a request; opening an open one (after a retraction) starts it afresh."""
         self._last_trees.pop(request.request_id, None)
+        self._place(request, request.token_ids[request.num_prompt_tokens :])
         for drafter in self._drafters:
             drafter.open(request)
 
@@ -151,8 +171,13 @@ class TreeBuilder:
             self._pace.commit(len(new_token_ids))
             self._judge(tree, new_token_ids)
         request.token_ids.extend(new_token_ids)
+        self._place(request, new_token_ids)
         for drafter in self._drafters:
             drafter.extend(request)
+
+    def _place(self, request: DraftRequest, token_ids: Sequence[int]) -> None:
+        for token_id in token_ids:
+            request.place = request.place.advance(self._tokens.token_bytes(token_id))
 
     def _judge(self, tree: DraftTree, new_token_ids: Sequence[int]) -> None:
         node: int | None = 0
@@ -161,7 +186,9 @@ class TreeBuilder:
                 return
             for child in tree.children(node):
                 taken = tree.token_ids[child] == token_id
-                self._calibration.observe(tree.source[child], tree.bucket[child], taken)
+                self._calibration.observe(
+                    tree.source[child], tree.bucket[child], taken, tree.region[child]
+                )
             node = tree.child(node, token_id)
 
     def build(
@@ -187,7 +214,7 @@ class TreeBuilder:
         limit = num_worth_rows([1.0] * limit, prices)
         floor = max(MIN_PROBABILITY, float(prices[:limit].min(initial=1.0)))
         best_of_pass = _Best(limit)
-        growths = [_Growth(item, best_of_pass, floor) for item in requests]
+        growths = [_Growth(item, best_of_pass, floor, self._tokens) for item in requests]
         wave = [(growth, 0) for growth in growths]
         while wave:
             wave = self._expand([item for item in wave if item[0].is_open(item[1])])
@@ -207,11 +234,8 @@ class TreeBuilder:
         for place, drafter in enumerate(self._drafters):
             undecided = []
             while wave:
-                frontier = [
-                    FrontierNode(growth.request, growth.tree, node) for growth, node in wave
-                ]
                 certain = []
-                proposals = drafter.propose(frontier)
+                proposals = drafter.propose([growth.frontier(node) for growth, node in wave])
                 for (growth, node), candidates in zip(wave, proposals, strict=True):
                     growth.add(node, candidates, drafter.source)
                     if not candidates or candidates[0].probability < 1.0:

@@ -24,6 +24,7 @@ from specrt.grammars.formats import load_format
 from specrt.grammars.prompt_builder import PromptBuilder
 from specrt.grammars.turn_memo import TurnMemo
 from specrt.request import (
+    DraftStats,
     EngineRequest,
     FinishReason,
     RequestOutput,
@@ -175,8 +176,12 @@ class FakeEngine:
             num_cached_tokens=stats.num_cached_tokens,
             num_output_tokens=(num := self._count(request, len(token_ids))),
             num_passes=max(1, num // 2),
-            drafted={"forced": num, "history": 4},
-            accepted={"forced": num // 2, "history": 1},
+            drafts=DraftStats(
+                drafted={"forced": {"key": num}, "history": {"value": 3, "key": 1}},
+                accepted={"forced": {"key": num // 2}, "history": {"value": 1, "key": 0}},
+                tokens_of_passes={2: max(1, num // 2)},
+                verify_s=0.25,
+            ),
         )
         return RequestOutput(
             request_id=request.request_id,
@@ -209,8 +214,9 @@ class FakeEngine:
             "num_cached_slots": 300,
             "num_held_slots": 100,
             "last_gen_throughput": 12.5,
-            "drafted_total": {"forced": 50, "history": 20},
-            "accepted_total": {"forced": 49, "history": 5},
+            "drafted_total": {"forced": {"key": 50}, "history": {"value": 20}},
+            "accepted_total": {"forced": {"key": 49}, "history": {"value": 5}},
+            "tokens_of_passes_total": {1: 7, 5: 2, 60: 1},
             "context_length": CONTEXT_LENGTH,
         }
 

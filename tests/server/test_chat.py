@@ -126,8 +126,10 @@ async def test_text_answer() -> None:
     assert details.accepted_prediction_tokens == 3 + 1
     assert details.rejected_prediction_tokens == 6 + 4 - (3 + 1)
     report = answer.model_dump()["specrt"]
-    assert report["drafted"] == {"forced": 6, "history": 4}
-    assert report["accepted"] == {"forced": 3, "history": 1}
+    assert report["drafted"] == {"forced": {"key": 6}, "history": {"value": 3, "key": 1}}
+    assert report["accepted"] == {"forced": {"key": 3}, "history": {"value": 1, "key": 0}}
+    assert report["invalid_drafts"] == 0 and report["tokens_of_passes"] == {"2": 3}
+    assert (report["draft_ms"], report["verify_ms"]) == (0.0, 250.0)
     assert report["passes"] == 3 and report["acceptance_length"] == 2.0
     assert report["unenforced"] == report["violations"] == []
 
@@ -487,3 +489,14 @@ async def test_client_gone_aborts(
         assert (await client.chat()).json()["choices"][0]["message"]["content"] == "fine"
     assert sorted(engine.aborted) == sorted(r.request_id for r in engine.requests[:n])
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+async def test_a_request_carries_a_digest_of_its_key() -> None:
+    engine = says("x")
+    body = {"model": MODEL, "messages": USER}
+    async with serving(engine) as client:
+        for headers in ({}, {"x-api-key": "a"}, {"Authorization": "Bearer a"}, {"x-api-key": "b"}):
+            await client.http.post("/v1/chat/completions", json=body, headers=headers)
+    none, first, same, other = (request.tenant for request in engine.requests)
+    assert none == "" and first == same != other
+    assert len(first) == 64

@@ -56,8 +56,13 @@ async def test_metrics() -> None:
     assert found["specrt_prompt_tokens_total", ""] == 200
     assert found["specrt_cached_tokens_total", ""] == 150
     assert found["specrt_generation_tokens_total", ""] == 90
-    assert found["specrt_drafted_tokens_total", "forced"] == 50
-    assert found["specrt_accepted_tokens_total", "history"] == 5
+    assert found["specrt_drafted_tokens_total", "key,forced"] == 50
+    assert found["specrt_accepted_tokens_total", "value,history"] == 5
+    edges = ("1.0", "4.0", "5.0", "32.0", "+Inf")
+    buckets = [found["specrt_tokens_of_pass_bucket", edge] for edge in edges]
+    assert buckets == [7, 7, 9, 9, 10]
+    assert found["specrt_tokens_of_pass_count", ""] == 10
+    assert found["specrt_tokens_of_pass_sum", ""] == 7 + 2 * 5 + 60
     assert found["specrt_requests_running", ""] == 1
     assert found["specrt_requests_waiting", ""] == 2
     assert [found[f"specrt_slots{name}", ""] for name in ("", "_free", "_cached", "_held")] == [

@@ -31,6 +31,19 @@ MOVES: dict[int, dict[int, int]] = {
 FORCED = {1: OPEN, 2: KEY, 3: COLON}
 
 
+class FakeTokens:
+    """A tokenizer with one character a token."""
+
+    def encode_plain(self, text: str) -> list[int]:
+        return [TEXT.index(character) for character in text]
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return TEXT[token_id].encode()
+
+
+TOKENS = FakeTokens()
+
+
 class FakeGrammar:
     """GrammarState over the automaton; counts how often it is asked."""
 

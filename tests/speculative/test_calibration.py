@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specrt.speculative.calibration import Calibration
 
@@ -34,6 +36,28 @@ def test_old_observations_fade() -> None:
     for _ in range(30):
         calibration.observe("history", 0, False)
     assert calibration.rate("history", 0, 0.0) < 0.05
+
+
+def test_a_region_starts_from_the_others_and_ends_with_its_own() -> None:
+    calibration = Calibration(prior_weight=4)
+    for _ in range(200):
+        calibration.observe("history", 3, True, "key")
+    assert calibration.rate("history", 3, 0.1, "value") > 0.9
+    for _ in range(200):
+        calibration.observe("history", 3, False, "value")
+    assert calibration.rate("history", 3, 0.1, "value") < 0.1
+    assert calibration.rate("history", 3, 0.1, "key") > 0.9, "an own region outweighs the others"
+
+
+@given(st.lists(st.booleans()), st.floats(0, 1))
+def test_a_bucket_of_one_region_does_not_depend_on_its_name(
+    taken: list[bool], prior: float
+) -> None:
+    named, unnamed = Calibration(), Calibration()
+    for one in taken:
+        named.observe("eagle", 1, one, "value")
+        unnamed.observe("eagle", 1, one)
+    assert named.rate("eagle", 1, prior, "value") == unnamed.rate("eagle", 1, prior)
 
 
 def test_a_rate_stays_a_probability() -> None:

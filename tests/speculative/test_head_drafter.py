@@ -15,6 +15,7 @@ from speculative.fake_grammar import (
     END,
     QUOTE,
     TEXT,
+    TOKENS,
     FakeGrammar,
     X,
     Y,
@@ -76,7 +77,7 @@ def make(
     runner = BigramRunner(table, ids)
     calibration = Calibration(prior_weight=1e9)  # keep the head's own probabilities
     drafter = HeadDrafter(runner, calibration, Pace(), vocab_size=12, **options)  # type: ignore[arg-type]
-    builder = TreeBuilder([ForcedDrafter(), drafter], calibration, FREE_ROWS)
+    builder = TreeBuilder([ForcedDrafter(), drafter], calibration, TOKENS, FREE_ROWS)
     return runner, drafter, builder
 
 

@@ -18,6 +18,7 @@ from speculative.fake_grammar import (
     OPEN,
     QUOTE,
     TEXT,
+    TOKENS,
     A,
     FakeGrammar,
     X,
@@ -54,7 +55,7 @@ def build(
     max_depth: int = FAR,
     cost: PassCost = FREE_ROWS,
 ) -> DraftTree:
-    builder = make_tree_builder(sources, cost)
+    builder = make_tree_builder(sources, TOKENS, cost)
     request = make_request(tokens, state)
     builder.open(request)
     return builder.build([TreeRequest(request, max_rows, max_depth)], num_base_rows=1)[0]
@@ -127,11 +128,11 @@ def test_no_rows_no_depth_no_sources_give_the_root() -> None:
     assert len(build([X], 1, max_rows=0)) == 1
     assert len(build([X], 1, max_depth=0)) == 1
     assert len(build([X], 1, sources=())) == 1
-    assert make_tree_builder(DRAFT_SOURCES).build([], num_base_rows=5) == []
+    assert make_tree_builder(DRAFT_SOURCES, TOKENS).build([], num_base_rows=5) == []
 
 
 def test_dear_rows_give_the_root_and_ask_nobody() -> None:
-    builder = make_tree_builder(DRAFT_SOURCES, PassCost(((1, 0.01), (2, 0.03))))
+    builder = make_tree_builder(DRAFT_SOURCES, TOKENS, PassCost(((1, 0.01), (2, 0.03))))
     request = make_request([X], 1)
     builder.open(request)
     (tree,) = builder.build([TreeRequest(request, 32, FAR)], num_base_rows=1)
@@ -142,7 +143,7 @@ def test_dear_rows_give_the_root_and_ask_nobody() -> None:
 
 def test_host_work_is_bounded_by_the_rows() -> None:
     text = [OPEN, KEY, COLON, QUOTE, X, Y, Z] * 20
-    builder = make_tree_builder(DRAFT_SOURCES, FREE_ROWS)
+    builder = make_tree_builder(DRAFT_SOURCES, TOKENS, FREE_ROWS)
     request = make_request(text, 4)
     builder.open(request)
     builder.build([TreeRequest(request, 8, FAR)], num_base_rows=1)
@@ -152,7 +153,7 @@ def test_host_work_is_bounded_by_the_rows() -> None:
 
 
 def test_requests_compete_for_the_rows_of_a_pass() -> None:
-    builder = make_tree_builder(DRAFT_SOURCES, FREE_ROWS)
+    builder = make_tree_builder(DRAFT_SOURCES, TOKENS, FREE_ROWS)
     forced, open_text = make_request([X], 1, "a"), make_request([X, Y, X, Z, X], None, "b")
     for request in (forced, open_text):
         builder.open(request)
@@ -163,7 +164,7 @@ def test_requests_compete_for_the_rows_of_a_pass() -> None:
 
 
 def test_forced_runs_of_two_requests_share_the_rows() -> None:
-    builder = make_tree_builder(("forced",), FREE_ROWS)
+    builder = make_tree_builder(("forced",), TOKENS, FREE_ROWS)
     requests = [make_request([X], 1, name) for name in "ab"]
     for request in requests:
         builder.open(request)
@@ -191,7 +192,7 @@ class HeadLike:
     def propose(self, frontier: Sequence[FrontierNode]) -> list[list[Candidate]]:
         self.waves.append([(f.request.request_id, f.tree.path(f.node)) for f in frontier])
         candidates = []
-        for request, tree, node in frontier:
+        for request, tree, node, _ in frontier:
             after = request.advance(tree.grammar_node[node], QUOTE)
             candidates.append([] if after is None else [Candidate(QUOTE, 0.5, 0, after)])
         return candidates
@@ -199,7 +200,7 @@ class HeadLike:
 
 def test_a_neural_drafter_sees_whole_levels_behind_the_forced_runs() -> None:
     head = HeadLike()
-    builder = TreeBuilder([ForcedDrafter(), head], Calibration(), FREE_ROWS)
+    builder = TreeBuilder([ForcedDrafter(), head], Calibration(), TOKENS, FREE_ROWS)
     requests = [make_request([X], 1, "a"), make_request([X], 3, "b"), make_request([X], 6, "c")]
     for request in requests:
         builder.open(request)
@@ -210,7 +211,7 @@ def test_a_neural_drafter_sees_whole_levels_behind_the_forced_runs() -> None:
 
 
 def test_what_was_drawn_is_appended_and_learned() -> None:
-    builder = make_tree_builder(DRAFT_SOURCES, FREE_ROWS)
+    builder = make_tree_builder(DRAFT_SOURCES, TOKENS, FREE_ROWS)
     request = make_request([A], 5)
     builder.open(request)
 
@@ -229,7 +230,7 @@ def test_what_was_drawn_is_appended_and_learned() -> None:
 
 def test_a_source_that_was_wrong_can_come_back() -> None:
     # At this price only nodes above 0.3 get a row.
-    builder = make_tree_builder(("choices",), PassCost(((1, 0.020), (11, 0.080))))
+    builder = make_tree_builder(("choices",), TOKENS, PassCost(((1, 0.020), (11, 0.080))))
     request = make_request([A], 5)
     builder.open(request)
 
@@ -248,7 +249,7 @@ def test_a_source_that_was_wrong_can_come_back() -> None:
 
 
 def test_only_reached_candidates_are_judged() -> None:
-    builder = make_tree_builder(("forced", "choices"), FREE_ROWS)
+    builder = make_tree_builder(("forced", "choices"), TOKENS, FREE_ROWS)
     request = make_request([A], 5)
     builder.open(request)
     for _ in range(50):
@@ -264,7 +265,7 @@ def test_only_reached_candidates_are_judged() -> None:
 
 
 def test_reopening_and_closing_forget() -> None:
-    builder = make_tree_builder(DRAFT_SOURCES, FREE_ROWS)
+    builder = make_tree_builder(DRAFT_SOURCES, TOKENS, FREE_ROWS)
     request = make_request([X, Y, Z, X, Y])
     builder.open(request)
     builder.build([TreeRequest(request, 8, FAR)], num_base_rows=1)
@@ -302,7 +303,7 @@ def test_limits_hold_and_builds_repeat(
     draws: list[list[int]],
 ) -> None:
     def run() -> list[list[DraftTree]]:
-        builder = make_tree_builder(sources, cost)
+        builder = make_tree_builder(sources, TOKENS, cost)
         requests = [make_request(text[0], text[1], str(i)) for i, text in enumerate(texts)]
         for request in requests:
             builder.open(request)

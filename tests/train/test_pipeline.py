@@ -20,7 +20,7 @@ from specrt.cli import main
 from specrt.config import ModelConfig, SpeculativeConfig
 from specrt.draft_heads.checkpoint import save_head
 from specrt.engine import LLMEngine
-from specrt.request import EngineRequest, SamplingParams
+from specrt.request import EngineRequest, SamplingParams, by_source
 
 FLAGS = ["--max-tokens", "40", "--num-threads", "1", "--epochs", "3", "--holdout", "0.3"]
 
@@ -116,7 +116,7 @@ def test_the_head_drafts_in_an_engine(trained: tuple[Path, str], target: Path) -
     outputs = []
     while engine.has_work:
         outputs += engine.step()
-    assert outputs[-1].stats.drafted.get("eagle", 0) > 0
+    assert by_source(outputs[-1].stats.drafts.drafted).get("eagle", 0) > 0
 
 
 def _engine_config(target: Path, **speculative: Any) -> Any:
