@@ -2,11 +2,13 @@
 
 One engine per side, in one process, take turns, request group by request group, so that a slow
 spell of the machine meets all. Prompts are computed beforehand: decoding is what is compared.
+Every round is one more pair of measurements; their median is given beside the ratio of the sums.
 """
 
 from __future__ import annotations
 
 import random
+import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,7 @@ from specrt.bench.equality import MAX_TIED_SHARE
 from specrt.bench.generator import Case, EngineGenerator, Generation, Generator, engine_config
 from specrt.bench.options import SIDES, CompareOptions
 from specrt.bench.report import acceptance, columns, number, share, write_json
-from specrt.bench.traces import load_traces
+from specrt.bench.traces import Trace, load_traces
 from specrt.errors import ConfigError
 from specrt.request import EngineRequest, SamplingParams
 
@@ -68,7 +70,10 @@ def run(options: CompareOptions) -> int:
         for side in options.side_names
     }
     first = sides[options.side_names[0]]
-    cases = first.cases(traces, options.requests, options.max_prompt_tokens)
+    if options.free_chat:
+        traces = [_free_chat(trace) for trace in traces]
+    count = max(options.requests, *options.batch_sizes)
+    cases = first.cases(traces, count, options.max_prompt_tokens)
     if not cases:
         raise ConfigError("--traces: no request fits --max-prompt-tokens")
     requests = [
@@ -81,16 +86,30 @@ def run(options: CompareOptions) -> int:
         )
         for i, case in enumerate(cases)
     ]
-    laps, outputs = measure(
-        sides, cases, requests, rounds=options.rounds, batch_size=options.concurrency
-    )
-    summary = summarise(laps, outputs, cases, seed=options.seed)
-    print(render(summary))
+    runs = []
+    is_equal = True
+    for batch_size in options.batch_sizes:
+        some = slice(max(options.requests, batch_size))
+        laps, outputs = measure(
+            sides, cases[some], requests[some], rounds=options.rounds, batch_size=batch_size
+        )
+        summary = summarise(laps, outputs, cases[some], rounds=options.rounds, seed=options.seed)
+        print(f"\n{batch_size} at once\n{render(summary)}", flush=True)
+        runs.append(
+            {"batch_size": batch_size, "summary": summary, "laps": [asdict(lap) for lap in laps]}
+        )
+        allowed = int(len(cases[some]) * MAX_TIED_SHARE) * options.rounds * (len(sides) - 1)
+        is_equal = is_equal and summary["num_differing"] <= allowed
     if options.json is not None:
-        document = {"environment": env, "options": asdict(options), "summary": summary}
-        write_json(options.json, document | {"laps": [asdict(lap) for lap in laps]})
-    allowed = int(len(cases) * MAX_TIED_SHARE) * options.rounds * (len(sides) - 1)
-    return 0 if summary["num_differing"] <= allowed else 1
+        write_json(options.json, {"environment": env, "options": asdict(options), "runs": runs})
+    return 0 if is_equal else 1
+
+
+def _free_chat(trace: Trace) -> Trace:
+    """What the user said first, and a turn to write."""
+    said = next((m for m in trace.messages if m["role"] == "user"), None)
+    reply = {"role": "assistant", "content": ""}
+    return replace(trace, tools=[], messages=[said, reply] if said is not None else [])
 
 
 def measure(
@@ -146,7 +165,12 @@ def _with_max_tokens(request: EngineRequest, max_tokens: int) -> EngineRequest:
 
 
 def summarise(
-    laps: list[Lap], outputs: Mapping[str, list[Generation]], cases: list[Case], *, seed: int
+    laps: list[Lap],
+    outputs: Mapping[str, list[Generation]],
+    cases: list[Case],
+    *,
+    rounds: int,
+    seed: int,
 ) -> dict[str, Any]:
     """Throughput of each side, ratios with 95 % bootstrap intervals, and acceptance.
 
@@ -154,6 +178,7 @@ def summarise(
         laps: the measurements; they are what is resampled.
         outputs: of each side, see `measure`.
         cases: where the requests come from.
+        rounds: how often the requests were run; the laps of a round come together.
         seed: of the resampling.
     """
     names = list(outputs)
@@ -164,7 +189,14 @@ def summarise(
     for name, base in dict.fromkeys([(n, names[0]) for n in names[1:]] + [(names[-1], names[-2])]):
         spread = sorted(_ratio(sample, name, base) for sample in samples)
         low, high = spread[int(0.025 * _RESAMPLES)], spread[int(0.975 * _RESAMPLES)]
-        ratios[f"{name} / {base}"] = {"ratio": _ratio(laps, name, base), "interval": (low, high)}
+        size = len(laps) // rounds
+        pairs = [_ratio(laps[i : i + size], name, base) for i in range(0, len(laps), size)]
+        ratios[f"{name} / {base}"] = {
+            "ratio": _ratio(laps, name, base),
+            "interval": (low, high),
+            "pairs": pairs,
+            "median": statistics.median(pairs),
+        }
     return {
         "tok_per_s": {name: _rate(laps, name) for name in names},
         "ratios": ratios,
@@ -209,6 +241,9 @@ def render(summary: dict[str, Any]) -> str:
     for name, measured in summary["ratios"].items():
         low, high = measured["interval"]
         rows.append([f"{name} (95 %)", f"{measured['ratio']:.2f} ({low:.2f} to {high:.2f})"])
+        pairs = measured["pairs"]
+        span = f"{measured['median']:.2f} ({min(pairs):.2f} to {max(pairs):.2f})"
+        rows.append([f"{name}, median of {len(pairs)} rounds (all)", span])
     rows.append(["outputs that differ", str(summary["num_differing"])])
     for name, speculation in summary["speculation"].items():
         rows.append([f"{name}: tokens per pass", number(speculation["acceptance_length"])])

@@ -22,6 +22,12 @@ def _at_least(minimum: float, flag_name: str, value: float | None) -> None:
         raise ConfigError(f"{flag_name}: expected a number >= {minimum}, got {value}")
 
 
+def _numbers(text: str) -> list[int]:
+    """Comma-separated numbers; empty when a part is none."""
+    parts = [part.strip() for part in text.split(",")]
+    return [int(part) for part in parts] if all(map(str.isdecimal, parts)) else []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
     """`specrt bench replay`: conversations against a server, turn by turn."""
@@ -90,9 +96,14 @@ class CompareOptions:
 
     model_path: str | None = flag(None, "target model (default: the embedded model)")
     traces: str | None = flag(None, "conversations, .jsonl or .jsonl.gz (default: the sample)")
-    requests: int = flag(12, "requests measured, each with and without speculation")
+    requests: int = flag(
+        12, "requests measured, each with and without speculation; at least as many as run at once"
+    )
+    free_chat: bool = flag(False, "what users say first in the conversations, without tools")
     rounds: int = flag(3, "times the whole is repeated")
-    concurrency: int = flag(1, "requests that run at once")
+    concurrency: str = flag(
+        "1", "comma-separated numbers of requests that run at once, each measured for itself"
+    )
     max_prompt_tokens: int = flag(1024, "requests with a longer prompt are left out")
     max_tokens: int = flag(96, "output tokens at most")
     temperature: float = flag(0.0, "sampling temperature")
@@ -107,13 +118,20 @@ class CompareOptions:
     json: str | None = flag(None, "write everything measured to this file")
 
     def __post_init__(self) -> None:
-        for name in ("requests", "rounds", "concurrency", "max_prompt_tokens", "max_tokens"):
+        for name in ("requests", "rounds", "max_prompt_tokens", "max_tokens"):
             _at_least(1, "--" + name.replace("_", "-"), getattr(self, name))
         _at_least(0, "--temperature", self.temperature)
+        if not self.batch_sizes or min(self.batch_sizes) < 1:
+            raise ConfigError(f"--concurrency: expected numbers >= 1, got {self.concurrency!r}")
         if len(self.side_names) < 2 or not all(name in SIDES for name in self.side_names):
             raise ConfigError(
                 f"--sides: expected two or more of {', '.join(SIDES)}, got {self.sides!r}"
             )
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        """How many requests run at once; empty when --concurrency is no list of numbers."""
+        return _numbers(self.concurrency)
 
     @property
     def side_names(self) -> list[str]:
@@ -211,5 +229,4 @@ class HostOptions:
     @property
     def lengths(self) -> list[int]:
         """The lengths; empty when --tokens is no list of numbers."""
-        parts = [part.strip() for part in self.tokens.split(",")]
-        return [int(part) for part in parts] if all(map(str.isdecimal, parts)) else []
+        return _numbers(self.tokens)

@@ -11,7 +11,7 @@ import pytest
 
 from specrt.bench import compare, divergence, equality
 from specrt.bench.generator import Case, Generation
-from specrt.request import EngineRequest, RequestStats, SamplingParams, TokenLogprob
+from specrt.request import DraftStats, EngineRequest, RequestStats, SamplingParams, TokenLogprob
 
 VOCAB_SIZE = 8
 TOOLS = [
@@ -55,8 +55,9 @@ class FakeGenerator:
         stats = RequestStats(
             num_output_tokens=len(tokens),
             num_passes=max(1, len(tokens) // 2),
-            drafted={"forced": 10} if self.sources else {},
-            accepted={"forced": 7} if self.sources else {},
+            drafts=DraftStats({"forced": {"key": 10}}, {"forced": {"key": 7}})
+            if self.sources
+            else DraftStats(),
         )
         error = "boom" if self.fails else None
         return Generation(tokens, "text", "stop", error, stats, logprobs)
@@ -100,11 +101,11 @@ def _compare_all(
     )
 
 
-def test_equal_outputs_pass_in_all_twenty_runs() -> None:
+def test_equal_outputs_pass_in_all_runs() -> None:
     every = FakeGenerator("all")
     report = _compare_all(every)
     assert report.is_passed and report.divergences == []
-    assert (report.num_requests, report.num_runs) == (12, 20)
+    assert (report.num_requests, report.num_runs) == (12, 4 * len(equality.WAYS))
     assert report.calls == {"valid": 12 * 20}
     assert every.batch_sizes == [1, 16, 1, 16]
     assert "passed" in equality.render(report)
@@ -235,7 +236,7 @@ def test_compare_interleaves_and_gives_the_ratio(monkeypatch: pytest.MonkeyPatch
     rotated = [names, names[1:] + names[:1], names[1:] + names[:1], names[2:] + names[:2]]
     assert order == names + sum(rotated, [])
     assert [lap.cases for lap in laps] == [("case0", "case1"), ("case2", "case3")] * 2
-    summary = compare.summarise(laps, outputs, cases, seed=0)
+    summary = compare.summarise(laps, outputs, cases, rounds=2, seed=0)
     assert {k: v["ratio"] for k, v in summary["ratios"].items()} == pytest.approx(
         {"grammar / plain": 2.0, "eagle / plain": 4.0, "eagle / grammar": 2.0}
     )
@@ -262,12 +263,14 @@ def test_the_interval_covers_noisy_measurements() -> None:
         for i in range(30)
     ]
     outputs: dict[str, list[Generation]] = {"plain": [], "grammar": []}
-    summary = compare.summarise(laps, outputs, [], seed=1)
+    summary = compare.summarise(laps, outputs, [], rounds=3, seed=1)
     measured = summary["ratios"]["grammar / plain"]
     low, high = measured["interval"]
     assert low < measured["ratio"] < high
     assert low > 1.7 and high < 2.3
-    assert summary == compare.summarise(laps, outputs, [], seed=1), "the resampling is seeded"
+    assert summary == compare.summarise(laps, outputs, [], rounds=3, seed=1), (
+        "the resampling is seeded"
+    )
 
 
 def test_compare_counts_outputs_that_differ() -> None:

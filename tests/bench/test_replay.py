@@ -102,7 +102,12 @@ class FakeServer:
             "total_tokens": len(prompt) + len(output),
             "prompt_tokens_details": {"cached_tokens": max(0, cached - self.shortfall)},
         }
-        report = {"passes": 4, "drafted": {"forced": 10}, "accepted": {"forced": 8}, **self.report}
+        report = {
+            "passes": 4,
+            "drafted": {"forced": {"key": 6, "value": 4}},
+            "accepted": {"forced": {"key": 6, "value": 2}},
+            **self.report,
+        }
         first = _event({"role": "assistant"}, prompt_token_ids=list(prompt))
         last = _event({}, "tool_calls" if message.get("tool_calls") else "stop")
         last["choices"][0]["token_ids"] = list(output)
