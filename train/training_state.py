@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class TrainingState:
         history: one entry an epoch.
         best: the head with the highest tau_sim so far; {} before the first epoch ends.
         best_epoch: its epoch, from 1; 0 before.
+        curve: loss and acceptance by steps, see `record.extend_curve`.
     """
 
     settings: dict[str, Any]
@@ -42,6 +43,7 @@ class TrainingState:
     history: list[dict[str, Any]]
     best: dict[str, Tensor]
     best_epoch: int
+    curve: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, folder: Path) -> None:
         """Replace the saved state in a folder, which is made if absent."""
