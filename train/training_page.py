@@ -9,7 +9,7 @@ from specrt.bench.html_page import figures, page, paragraph, section, table
 from specrt.bench.svg_plots import SHARE, Axis, Dot, bars, lines, reliability
 
 _WIDTH_NAMES = {"1": "first choice", "4": "one of the first four"}
-_TIME = Axis("seconds of training")
+_TIME = Axis("seconds of training", 0.0)
 
 
 def training_page(numbers: Mapping[str, Any]) -> str:
@@ -127,7 +127,9 @@ def _acceptance(numbers: Mapping[str, Any]) -> list[str]:
     dots = {"head": [Dot(**row) for row in calibration["rows"]]}
     share = SHARE._replace(label="acceptance")
     return [
-        lines("depth", "By depth", depths, Axis("decision of the chain", 1.0), share),
+        lines(
+            "depth", "By depth", depths, Axis("decision of the chain", 1.0, is_whole=True), share
+        ),
         bars("region", "By region of the decided token", regions, share),
         bars("source", "By data set: tau_sim", sources, Axis("decided tokens a pass")),
         reliability("calibration", "The head's probability against the target's choice", dots),

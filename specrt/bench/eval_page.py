@@ -85,7 +85,13 @@ def _head(report: Mapping[str, Any], suffix: str) -> str:
         figures(
             bars(f"ladder{suffix}", "Tokens a pass", ladder, _LENGTH),
             bars(f"source{suffix}", "Tokens a pass by data set", data_sets, _LENGTH),
-            lines(f"depth{suffix}", "By depth of the draft", depths, Axis("depth", 1.0), kept),
+            lines(
+                f"depth{suffix}",
+                "By depth of the draft",
+                depths,
+                Axis("depth", 1.0, is_whole=True),
+                kept,
+            ),
             bars(f"region{suffix}", "Tokens by region", regions, accepted),
             reliability(
                 f"calibration{suffix}",

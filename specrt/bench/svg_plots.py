@@ -27,18 +27,20 @@ class Axis(NamedTuple):
         label: what is measured, with its unit.
         low: where it begins; None = at the smallest value.
         high: where it ends; None = at the largest value.
+        is_whole: there is nothing between whole numbers.
     """
 
     label: str
     low: float | None = None
     high: float | None = None
+    is_whole: bool = False
 
     def over(self, values: Sequence[float]) -> Axis:
         """The same with both ends known, and apart."""
         low = min(values) if self.low is None else self.low
         high = max(values) if self.high is None else self.high
         is_wide = high - low > 1e-9 * max(1.0, abs(low))
-        return Axis(self.label, low, high if is_wide else low + 1.0)
+        return self._replace(low=low, high=high if is_wide else low + 1.0)
 
 
 SHARE = Axis("", 0.0, 1.0)
@@ -216,6 +218,8 @@ class _Frame:
                 f'<text class="end" x="{_LEFT - 6}" y="{top + 4:.1f}">{_short(tick)}</text>'
             )
         for tick in ticks(*_ends(self._x), 8):
+            if self._x.is_whole and not tick.is_integer():
+                continue
             left, _ = self.place(tick, 0.0)
             parts.append(
                 f'<path class="grid" d="M{left:.1f} {_TOP}V{bottom}"/>'
