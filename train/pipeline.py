@@ -120,14 +120,11 @@ def _start(options: TrainDraftOptions, target: ModelFolder) -> HeadCheckpoint | 
         "embed_tokens.weight": embedding,
         "lm_head.weight": embedding if config.tied else weights["lm_head.weight"],
     }
-    head, own = load_head(Path(options.init_from), config, shared, target.folder)
-    is_borrowed = own is embedding
+    head, _ = load_head(Path(options.init_from), config, shared, target.folder)
     # --with-embeddings writes the target's, rounded.
-    if not is_borrowed and not torch.equal(own, embedding.bfloat16().float()):
-        raise ConfigError(
-            f"--init-from: {options.init_from} has an embedding of its own; only heads that use"
-            " the target's can be continued"
-        )
+    rounded = embedding.bfloat16().float()
+    if head.embedding is not None and torch.equal(head.embedding, rounded):
+        head.embedding = None
     return head
 
 

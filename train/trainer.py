@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from specrt.draft_heads.checkpoint import HeadCheckpoint
+from specrt.draft_heads.checkpoint import EMBEDDING, HeadCheckpoint
 from specrt.draft_heads.config import HeadConfig
 from specrt.errors import ConfigError
 from specrt.model.config import TargetConfig
@@ -29,7 +29,7 @@ from specrt.train.draft_vocab import choose_draft_vocab, fallback_ids
 from specrt.train.grammar_masks import GrammarMasks
 from specrt.train.head_module import TrainableHead, Tree
 from specrt.train.initialise import head_config, initial_head
-from specrt.train.objective import OUTSIDE, Teacher, masked, soft_cross_entropy
+from specrt.train.objective import OUTSIDE, Teacher, loss_of, masked
 from specrt.train.record import FitRecord, FitResult, extend_curve
 from specrt.train.segments import branch_chains, plan, trunk_chains
 from specrt.train.training_options import TrainOptions
@@ -133,6 +133,7 @@ class _Run:
         self._target, self._target_weights = target, target_weights
         self._options = options
         self._device = torch.device(options.device)
+        self._criterion = loss_of(options.loss, options.lk_eta)
         # Per pack, by row: the target's first choice; only the generated rows are filled in.
         self._best_choices: dict[int, Tensor] = {}
         self._steps_per_epoch = math.ceil(len(packs) / options.accumulation)
@@ -152,13 +153,16 @@ class _Run:
         settings |= {"packs": len(self._packs), "held_out": len(self._held_out)}
         settings |= {"data": data_digest, "start": "" if start is None else _digest(start)}
         settings |= {"layers": list(capture_layers or ())}
-        state = TrainingState.load(self._folder, settings)
+        defaults = {spec.name: spec.default for spec in dataclasses.fields(options)}
+        state = TrainingState.load(self._folder, settings, defaults)
         if state is None:
             given = None if start is None else start.draft_token_ids
             ids, coverage = self._draft_vocabulary(token_bytes, given)
             if start is None:
                 config = head_config(target, len(ids), capture_layers)
-                start = initial_head(config, ids, target, self._target_weights, options.seed)
+                start = initial_head(
+                    config, ids, target, self._target_weights, options.seed, options.initial_layer
+                )
             state = TrainingState(
                 settings=settings,
                 step=0,
@@ -173,9 +177,9 @@ class _Run:
             )
         config = self._head_config(len(state.draft_token_ids), capture_layers, start)
         self._state = state
-        embedding = self._target_weights["model.embed_tokens.weight"]
-        self._head = TrainableHead(config, embedding).load(state.head).to(self._device)
+        self._head = self._make_head(config, start).load(state.head).to(self._device)
         self._head.lm_head.requires_grad_(options.train_lm_head)
+        self._head.embed_tokens.requires_grad_(options.train_embedding)
         self._teacher = Teacher(target, self._target_weights, state.draft_token_ids, self._device)
         trained = [part for part in self._head.parameters() if part.requires_grad]
         self._optimiser = torch.optim.AdamW(
@@ -273,6 +277,17 @@ class _Run:
             return config
         return head_config(self._target, draft_vocab_size, capture_layers)
 
+    def _make_head(self, config: HeadConfig, start: HeadCheckpoint | None) -> TrainableHead:
+        """A head without weights but with its embedding: an own one, or the target's."""
+        embedding = self._target_weights["model.embed_tokens.weight"]
+        is_own = self._options.train_embedding
+        if start is not None and start.embedding is not None:
+            embedding, is_own = start.embedding, True
+        # A copy: the target's is also what the head learns from.
+        return TrainableHead(
+            config, embedding.clone() if is_own else embedding, has_own_embedding=is_own
+        )
+
     def _step(self, step: int, total: int) -> list[_Visit]:
         """One optimiser step over the next packs in order."""
         options = self._options
@@ -328,7 +343,7 @@ class _Run:
         if allowed is not None:
             logits = masked(logits, self._teacher.draft_part(allowed)[places])
         expected = self._teacher.distribution(hidden[rows], allowed)[places]
-        loss = (soft_cross_entropy(logits, expected) * weights).sum()
+        loss = (self._criterion(logits, expected) * weights).sum()
         hits = (logits.detach().argmax(dim=-1) == best) & is_start
         right = right_so_far(hits, unroll, len(starts) + len(trunk), options.steps)
         return _Visit(loss, *by_depth(right[: len(starts)].cpu().numpy()))
@@ -368,7 +383,7 @@ class _Run:
         state.history.append(entry)
         if not self._held_out or not earlier or entry["tau_sim"] > max(earlier):
             state.best_epoch = entry["epoch"]
-            state.best = {name: part.clone() for name, part in self._weights().items()}
+            state.best = {name: part.clone() for name, part in self._head.weights().items()}
 
     def _is_stale(self) -> bool:
         patience, state = self._options.patience, self._state
@@ -387,11 +402,8 @@ class _Run:
             masks=self._masks,
         )
 
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: part.detach().cpu() for name, part in self._head.state_dict().items()}
-
     def _save(self) -> None:
-        self._state.head = self._weights()
+        self._state.head = self._head.weights()
         self._state.optimiser = self._optimiser.state_dict()
         self._state.save(self._folder)
 
@@ -415,9 +427,10 @@ def _matmul_precision(precision: str) -> Iterator[None]:
 def _digest(head: HeadCheckpoint) -> str:
     """SHA-256 of a head's tensors, hex."""
     digest = hashlib.sha256(head.draft_token_ids.numpy().tobytes())
-    for name in sorted(head.weights):
+    own = {} if head.embedding is None else {EMBEDDING: head.embedding}
+    for name, tensor in sorted({**head.weights, **own}.items()):
         digest.update(name.encode())
-        digest.update(head.weights[name].contiguous().numpy().tobytes())
+        digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

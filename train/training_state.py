@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,15 @@ class TrainingState:
         os.replace(partial, folder / STATE_FILE)
 
     @classmethod
-    def load(cls, folder: Path, settings: dict[str, Any]) -> TrainingState | None:
+    def load(
+        cls, folder: Path, settings: dict[str, Any], defaults: Mapping[str, Any]
+    ) -> TrainingState | None:
         """Read the saved state; None if there is none.
 
         Args:
             folder: where `save` wrote.
             settings: of this run.
+            defaults: what a setting was in runs that were saved before there was such a setting.
 
         Raises:
             ConfigError: it is damaged, or of a run with other settings.
@@ -71,7 +75,7 @@ class TrainingState:
         except Exception as error:  # unpickling may fail in any way
             raise ConfigError(f"{path}: damaged ({error}); delete it to start over") from error
         for name in sorted(settings.keys() | state.settings.keys()):
-            own, other = settings.get(name), state.settings.get(name)
+            own, other = settings.get(name), state.settings.get(name, defaults.get(name))
             if own != other:
                 raise ConfigError(
                     f"{path}: the saved run has {name} = {other!r}, this one {own!r}; resume with"

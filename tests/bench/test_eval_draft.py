@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fake_heads import tiny_head_folder
 from fakes import tiny_model_folder
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import Page, numbers_in
 
@@ -89,6 +89,7 @@ def test_calibration_by_tenths() -> None:
     assert Reliability().rows() == [] and Reliability().error() is None
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1))
 def test_calibration_counts_every_case_whatever_the_parts(cases: list[tuple[float, bool]]) -> None:
     whole, parts = Reliability.of(cases), Reliability()

@@ -6,7 +6,7 @@ from dataclasses import astuple
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import Page
 
@@ -22,6 +22,7 @@ def shown(drawing: str) -> Page:
     return Page(page("t", section("s", figures(drawing))))
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.dictionaries(NAMES, st.lists(st.tuples(VALUES, VALUES), max_size=5), max_size=10))
 def test_lines_hold_their_points(series: dict[str, list[tuple[float, float]]]) -> None:
     found = shown(lines("f", "title", series, Axis("x"), Axis("y")))
@@ -35,6 +36,7 @@ def test_lines_hold_their_points(series: dict[str, list[tuple[float, float]]]) -
 GROUPS = st.dictionaries(NAMES, st.dictionaries(NAMES, st.none() | st.floats(0, 1e9), max_size=4))
 
 
+@settings(max_examples=50, deadline=None)
 @given(GROUPS)
 def test_bars_hold_what_was_measured(groups: dict[str, dict[str, float | None]]) -> None:
     found = shown(bars("f", "title", groups, Axis("x")))
@@ -44,6 +46,7 @@ def test_bars_hold_what_was_measured(groups: dict[str, dict[str, float | None]])
         assert 0 <= float(bar.attrib["width"]) <= 640
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.builds(Dot, SHARES, SHARES, st.integers(1, 10**6)), max_size=10))
 def test_reliability_holds_its_dots(dots: list[Dot]) -> None:
     found = shown(reliability("f", "title", {"head": dots}))
@@ -51,6 +54,7 @@ def test_reliability_holds_its_dots(dots: list[Dot]) -> None:
     assert found.is_drawn("f") == bool(dots)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
 def test_ticks_are_round_and_inside(low: float, span: float) -> None:
     high = low + span
@@ -67,6 +71,7 @@ def test_shares_are_cut_in_fifths() -> None:
     assert ticks(7.0, 7.4)[0] == pytest.approx(7.0)
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.text(), st.text())
 def test_any_text_is_shown_as_text(title: str, cell: str) -> None:
     text = page(title, section(cell, paragraph(cell), table((cell,), [(cell,)])))

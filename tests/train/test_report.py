@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages import Page, numbers_in
 from train_fakes import DRAFT_IDS, tiny_head
@@ -179,6 +179,7 @@ _STEPS = st.lists(
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(_STEPS, st.integers(1, 2000), st.integers(0, 30))
 def test_a_curve_is_bounded_loses_nothing_and_survives_a_pause(
     steps: list[tuple[list[float], list[int]]], total: int, pause: int
