@@ -34,11 +34,13 @@ class HeadCheckpoint:
         config: its sizes.
         weights: name -> float32 tensor, exactly those of `head_shapes(config)`.
         draft_token_ids: int64 [draft_vocab_size], ascending target token ids of the lm_head's rows.
+        embedding: its own, float32 [V, H]; None = the target's.
     """
 
     config: HeadConfig
     weights: dict[str, Tensor]
     draft_token_ids: Tensor
+    embedding: Tensor | None = None
 
 
 def head_shapes(config: HeadConfig) -> dict[str, tuple[int, ...]]:
@@ -78,7 +80,7 @@ def load_head(
         target_folder: its folder, for the vocabulary.
 
     Returns:
-        The head, and its embedding, float32 [V, H].
+        The head, and the embedding that it reads, its own or the target's, float32 [V, H].
 
     Raises:
         ConfigError: the checkpoint is damaged, incomplete, of another kind or of another model.
@@ -87,6 +89,7 @@ def load_head(
     _check_vocabulary(folder, config, target_folder)
     source, tensors = _read(folder)
     embedding = tensors.pop(EMBEDDING, None)
+    has_own = embedding is not None
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
     whole_vocabulary = config.draft_vocab_size == config.vocab_size
     can_borrow = config.hidden_size == target.hidden_size
@@ -102,7 +105,8 @@ def load_head(
     _check_shapes(source, config, tensors, embedding)
     ids = _draft_token_ids(source, config, offsets, is_drafted)
     weights = {name: tensor.float() for name, tensor in tensors.items()}
-    return HeadCheckpoint(config, weights, ids), embedding.float()
+    embedding = embedding.float()
+    return HeadCheckpoint(config, weights, ids, embedding if has_own else None), embedding
 
 
 def save_head(folder: Path, head: HeadCheckpoint, embedding: Tensor | None = None) -> None:
@@ -111,7 +115,8 @@ def save_head(folder: Path, head: HeadCheckpoint, embedding: Tensor | None = Non
     Args:
         folder: made if absent.
         head: what to write.
-        embedding: float [V, H]; None = whoever loads the head borrows the target's.
+        embedding: float [V, H], the target's, for loaders that borrow nothing; a head's own one is
+            always written.
     """
     from safetensors.torch import save_file
 
@@ -120,8 +125,9 @@ def save_head(folder: Path, head: HeadCheckpoint, embedding: Tensor | None = Non
     is_drafted = torch.zeros(head.config.vocab_size, dtype=torch.bool)
     is_drafted[ids] = True
     tensors = {name: tensor.detach().bfloat16() for name, tensor in head.weights.items()}
+    embedding = embedding if head.embedding is None else head.embedding
     if embedding is not None:
-        tensors[EMBEDDING] = embedding.bfloat16()
+        tensors[EMBEDDING] = embedding.detach().bfloat16()
     tensors |= {"d2t": ids - torch.arange(size), "t2d": is_drafted}
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     partial = folder / (WEIGHTS_FILE + ".partial")

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from specrt.bench.reliability import Reliability
+from specrt.grammars.json_region import REGIONS, Region
 from specrt.train.grammar_masks import GrammarMasks
 from specrt.train.head_module import TrainableHead, Tree
 from specrt.train.objective import OUTSIDE, Teacher, masked
-from specrt.train.segments import branch_chains, plan
+from specrt.train.segments import Unroll, branch_chains, plan
 
 if TYPE_CHECKING:
     from specrt.train.packs import Pack
 
 # The two ways to count: the head's first choice (a chain), or any of its first four (a tree).
 WIDTHS = (1, 4)
+_UNKNOWN = -1
+
+
+class TurnLabels(NamedTuple):
+    """What a report tells turns and tokens apart by.
+
+    Attributes:
+        source: data set of the turn; "" = not known.
+        regions: of its output tokens.
+    """
+
+    source: str
+    regions: Sequence[Region]
 
 
 @dataclass(slots=True)
@@ -39,6 +55,11 @@ class Acceptance:
         counts = zip(self.right.get(width, []), self.tried.get(width, []), strict=True)
         return [right / tried if tried else 0.0 for right, tried in counts]
 
+    def share(self, width: int = 1) -> float | None:
+        """Of all decisions tried, how many were right; None without one."""
+        tried = sum(self.tried.get(width, []))
+        return sum(self.right[width]) / tried if tried else None
+
     def tau_sim(self, width: int = 1) -> float:
         """Tokens per pass if every decision were drafted: 1 + sum_k prod_{i <= k} c_i."""
         total = reached = 1.0
@@ -54,6 +75,24 @@ class Acceptance:
             counts[width] = [a + b for a, b in zip(known, more, strict=True)]
 
 
+@dataclass(slots=True)
+class Measured:
+    """What was measured of a head.
+
+    Attributes:
+        total: of all chains.
+        by_source: data set -> of its chains.
+        by_region: region of the decided token -> decisions in it, by their depth in the chain.
+        reliability: the head's probabilities of its first four tokens, at decisions that its first
+            choices led to, against the target's choice.
+    """
+
+    total: Acceptance = field(default_factory=Acceptance)
+    by_source: dict[str, Acceptance] = field(default_factory=dict)
+    by_region: dict[Region, Acceptance] = field(default_factory=dict)
+    reliability: Reliability = field(default_factory=Reliability)
+
+
 def evaluate(
     head: TrainableHead,
     teacher: Teacher,
@@ -62,9 +101,9 @@ def evaluate(
     *,
     cross_runs: bool = True,
     max_starts: int = 384,
-    source_of: Callable[[str], str] = lambda turn_id: "",
+    labels: Mapping[str, TurnLabels] | None = None,
     masks: GrammarMasks | None = None,
-) -> dict[str, Acceptance]:
+) -> Measured:
     """Measure a head on all generated tokens of some packs.
 
     Right is what the target itself would say: its first choice among all tokens that the grammar
@@ -77,19 +116,16 @@ def evaluate(
         steps: decisions to look ahead.
         cross_runs: how forced runs are crossed, see `segments.chain`.
         max_starts: chains at once.
-        source_of: where the turn with an id comes from; "" = not known.
+        labels: turn id -> what it is; None = only the total is told.
         masks: what the grammar allowed; None = everything, everywhere.
-
-    Returns:
-        Source -> counts; "" has the total.
     """
-    found: dict[str, Acceptance] = {"": Acceptance()}
+    found = Measured()
     device = next(head.parameters()).device
     for load in packs:
         pack = load()
         chains = branch_chains(pack, steps, cross_runs=cross_runs)
         tree = Tree.of(pack, device)
-        sources = _sources(pack, source_of)
+        rows_of = _LabelledRows(pack, labels or {})
         for first in range(0, len(chains), max_starts):
             some = chains[first : first + max_starts]
             unroll = plan(some).to(device)
@@ -103,32 +139,83 @@ def evaluate(
             top = logits.topk(min(max(WIDTHS), logits.shape[-1])).indices
             expected = teacher.best(pack.hidden.to(device)[rows], allowed)[places]
             hits = (top == expected[:, None]) & (expected != OUTSIDE)[:, None]
-            origins = np.array([sources[one[0].first] for one in some])
+            starts = np.array([one[0].first for one in some])
             for width in WIDTHS:
-                # By chain and depth: 1 right, 0 wrong, -1 not predicted.
-                grid = torch.full((len(some), steps), -1, dtype=torch.int64, device=device)
-                grid[unroll.chains, unroll.depths] = hits[:, :width].any(dim=1).long()
-                found[""].add(width, *_count(grid))
-                for name in set(origins.tolist()) - {""}:
-                    part = grid[torch.from_numpy(origins == name).to(device)]
-                    found.setdefault(name, Acceptance()).add(width, *_count(part))
+                right = right_so_far(hits[:, :width].any(dim=1), unroll, len(some), steps)
+                _count(found, width, right.cpu().numpy(), unroll, starts, rows_of)
+                if width == 1:
+                    is_tried = right[unroll.chains, unroll.depths] != _UNKNOWN
+                    shares = logits[is_tried].softmax(dim=-1).gather(1, top[is_tried])
+                    is_proposed = shares > 0  # others, the grammar forbids
+                    found.reliability.add(
+                        shares[is_proposed].cpu().numpy(), hits[is_tried][is_proposed].cpu().numpy()
+                    )
     return found
 
 
-def _sources(pack: Pack, source_of: Callable[[str], str]) -> dict[int, str]:
-    """Generated row -> source."""
-    branches = zip(pack.turn_ids, pack.branches.tolist(), strict=True)
-    return {
-        row: source_of(turn_id)
-        for turn_id, (first, length) in branches
-        for row in range(first, first + length)
-    }
+def right_so_far(hits: Tensor, unroll: Unroll, num_chains: int, steps: int) -> Tensor:
+    """How far each chain got.
 
+    Args:
+        hits: bool [P], whether each prediction of the unroll is right.
+        unroll: what was predicted.
+        num_chains: chains in it.
+        steps: decisions of a chain at most.
 
-def _count(grid: Tensor) -> tuple[list[int], list[int]]:
-    """By depth: chains that got there, and those that went on."""
+    Returns:
+        int64 [num_chains, steps]: 1 = all decisions up to this one are right, 0 = this one is the
+        first wrong one, -1 = not tried: an earlier one was wrong, or there is none.
+    """
+    grid = torch.full((num_chains, steps), _UNKNOWN, dtype=torch.int64, device=hits.device)
+    grid[unroll.chains, unroll.depths] = hits.long()
     was_right = (grid == 1).cummin(dim=1).values
     got_there = torch.cat((torch.ones_like(was_right[:, :1]), was_right[:, :-1]), dim=1)
-    tried = got_there & (grid >= 0)
-    right = tried & (grid == 1)
-    return tried.sum(dim=0).tolist(), right.sum(dim=0).tolist()
+    return grid.masked_fill(~got_there, _UNKNOWN)
+
+
+def by_depth(right: npt.NDArray[np.int64]) -> tuple[list[int], list[int]]:
+    """Of rows of `right_so_far`, by depth: decisions that were tried, and those that were right."""
+    tried: list[int] = (right != _UNKNOWN).sum(axis=0).tolist()
+    kept: list[int] = (right == 1).sum(axis=0).tolist()
+    return tried, kept
+
+
+class _LabelledRows:
+    """Sources and regions by row of a pack."""
+
+    def __init__(self, pack: Pack, labels: Mapping[str, TurnLabels]) -> None:
+        sources = {labels[turn_id].source for turn_id in pack.turn_ids if turn_id in labels}
+        self.names = sorted(sources - {""})
+        # The row of a token predicts the next one, so the last row of a turn predicts nothing.
+        self.source = np.full(len(pack.token_ids), _UNKNOWN)
+        self.next_region = np.full(len(pack.token_ids), _UNKNOWN)
+        for turn_id, (first, length) in zip(pack.turn_ids, pack.branches.tolist(), strict=True):
+            if turn_id in labels:
+                source, regions = labels[turn_id]
+                if source:
+                    self.source[first : first + length] = self.names.index(source)
+                indices = [REGIONS.index(region) for region in regions]
+                self.next_region[first : first + length - 1] = indices[1:]
+
+
+def _count(
+    found: Measured,
+    width: int,
+    right: npt.NDArray[np.int64],
+    unroll: Unroll,
+    starts: npt.NDArray[np.int64],
+    rows_of: _LabelledRows,
+) -> None:
+    """Add the chains of one unroll."""
+    found.total.add(width, *by_depth(right))
+    for index, name in enumerate(rows_of.names):
+        part = right[rows_of.source[starts] == index]
+        if len(part):
+            found.by_source.setdefault(name, Acceptance()).add(width, *by_depth(part))
+    chains, depths = unroll.chains.cpu().numpy(), unroll.depths.cpu().numpy()
+    regions = np.full(right.shape, _UNKNOWN)
+    regions[chains, depths] = rows_of.next_region[unroll.rows.cpu().numpy()]
+    for index, region in enumerate(REGIONS):
+        part = np.where(regions == index, right, _UNKNOWN)
+        if (part != _UNKNOWN).any():
+            found.by_region.setdefault(region, Acceptance()).add(width, *by_depth(part))

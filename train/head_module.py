@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from specrt.draft_heads.checkpoint import HeadCheckpoint, head_shapes
+from specrt.draft_heads.checkpoint import EMBEDDING, HeadCheckpoint, head_shapes
 from specrt.draft_heads.config import HeadConfig
 from specrt.model.rope import rotary_table
 from specrt.train.segments import Pass, Unroll
@@ -155,34 +155,52 @@ class _DraftedRows:
 class TrainableHead(nn.Module):
     """The head's tensors under their public names, float32; embedding and lm_head are frozen."""
 
-    def __init__(self, config: HeadConfig, embedding: Tensor) -> None:
+    def __init__(
+        self, config: HeadConfig, embedding: Tensor, *, has_own_embedding: bool = False
+    ) -> None:
         """Make a head with unset weights; see `load`.
 
         Args:
             config: its sizes.
-            embedding: float32 [V, H], of the target.
+            embedding: float32 [V, H]; not copied.
+            has_own_embedding: it is the head's own, not the target's.
         """
         super().__init__()
         self.config = config
+        self._has_own_embedding = has_own_embedding
+        embed_tokens = nn.Embedding.from_pretrained(embedding, freeze=True)  # type: ignore[no-untyped-call]
+        self.embed_tokens: nn.Embedding = embed_tokens
         target = len(config.capture_layers) * config.target_hidden_size
         self.fc = _linear(target, config.hidden_size)
         self.midlayer = _Layer(config)
         self.norm = _RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = _linear(config.hidden_size, config.draft_vocab_size)
         self.lm_head.requires_grad_(False)
-        self.register_buffer("_embedding", embedding, persistent=False)
         self.register_buffer("_cosines", torch.empty(0), persistent=False)
         self.register_buffer("_sines", torch.empty(0), persistent=False)
 
     def load(self, weights: Mapping[str, Tensor]) -> TrainableHead:
-        """Copy weights by their public names; returns the head itself."""
-        self.load_state_dict({name: weights[name] for name in head_shapes(self.config)})
+        """Copy weights by their public names, an own embedding if given; returns the head."""
+        names = list(head_shapes(self.config))
+        if self._has_own_embedding and EMBEDDING in weights:
+            names.append(EMBEDDING)
+        missing, unexpected = self.load_state_dict({n: weights[n] for n in names}, strict=False)
+        assert not unexpected and set(missing) <= {EMBEDDING}
         return self
+
+    def weights(self) -> dict[str, Tensor]:
+        """Its tensors on the CPU, perhaps shared; the target's embedding is not among them."""
+        return {
+            name: part.detach().cpu()
+            for name, part in self.state_dict().items()
+            if self._has_own_embedding or name != EMBEDDING
+        }
 
     def checkpoint(self, draft_token_ids: Tensor) -> HeadCheckpoint:
         """A copy of the tensors on the CPU."""
-        weights = {name: part.detach().cpu().clone() for name, part in self.state_dict().items()}
-        return HeadCheckpoint(self.config, weights, draft_token_ids)
+        weights = {name: part.clone() for name, part in self.weights().items()}
+        embedding = weights.pop(EMBEDDING, None)
+        return HeadCheckpoint(self.config, weights, draft_token_ids, embedding)
 
     def forward(self, tree: Tree, unroll: Unroll) -> Tensor:
         """Draft logits of the rows that predict.
@@ -223,7 +241,7 @@ class TrainableHead(nn.Module):
         return keys.transpose(0, 1), self._heads("v", inputs).transpose(0, 1)
 
     def _inputs(self, token_ids: Tensor, features: Tensor) -> Tensor:
-        embedded = F.embedding(token_ids, self.get_buffer("_embedding"))
+        embedded = self.embed_tokens(token_ids)
         layer = self.midlayer
         return torch.cat((layer.input_layernorm(embedded), layer.hidden_norm(features)), dim=-1)
 
@@ -240,7 +258,7 @@ class TrainableHead(nn.Module):
 
     def _extend_rotary_table(self, num_positions: int) -> None:
         if len(self.get_buffer("_cosines")) < num_positions:
-            config, device = self.config, self.get_buffer("_embedding").device
+            config, device = self.config, self.fc.weight.device
             cosines, sines = rotary_table(config.rope, config.head_dim, num_positions)
             self._cosines, self._sines = cosines.to(device), sines.to(device)
 

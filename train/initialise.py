@@ -1,13 +1,15 @@
 """A head's first weights, taken from its target.
 
 The layer is the target's last one, whose inputs resemble a head's; the half that reads the token
-starts as noise, and fc passes the highest captured state through. The lm_head is the target's rows
-of the draft vocabulary, so that the head starts with a meaningful output space.
+starts as noise, and fc passes the highest captured state through; or all of that is random. The
+final norm and the lm_head are the target's, its rows of the draft vocabulary, so that the head
+starts with a meaningful output space.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +23,10 @@ from specrt.model.weights import LAYER
 _EMBEDDING = "model.embed_tokens.weight"
 # Standard deviation of the noise in fc and in the half of q, k and v that reads the token.
 _NOISE = 0.01
+# That of random matrices, as transformers draws them.
+_RANDOM = 0.02
+
+InitialLayer = Literal["last", "random"]
 
 
 def head_config(
@@ -60,6 +66,7 @@ def initial_head(
     target: TargetConfig,
     target_weights: Mapping[str, Tensor],
     seed: int,
+    initial_layer: InitialLayer = "last",
 ) -> HeadCheckpoint:
     """An untrained head.
 
@@ -69,6 +76,7 @@ def initial_head(
         target: the target's config.
         target_weights: float32, by transformers' names.
         seed: of the noise.
+        initial_layer: the target's last one, or random matrices, fc among them.
 
     Raises:
         ConfigError: the head's sizes are not those of a target layer.
@@ -80,7 +88,12 @@ def initial_head(
     weights: dict[str, Tensor] = {}
     for name, shape in shapes.items():
         part = name.removeprefix("midlayer.")
-        if part == "fc.weight":
+        is_taken = initial_layer == "last" or part in ("norm.weight", "lm_head.weight")
+        if not is_taken and len(shape) == 1:
+            value = torch.ones(shape)
+        elif not is_taken:
+            value = torch.randn(shape, generator=noise) * _RANDOM
+        elif part == "fc.weight":
             value = torch.randn(shape, generator=noise) * _NOISE
             value[:, -hidden:] += torch.eye(hidden)
         elif part == "input_layernorm.weight":

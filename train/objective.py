@@ -1,8 +1,14 @@
-"""What the head learns: the target's distribution over the draft vocabulary, soft cross-entropy."""
+"""What the head learns: the target's distribution over the draft vocabulary, and the losses.
+
+p is the target's distribution of a row, q the head's; alpha = sum_v min(p, q) is the share of draft
+tokens drawn from q that rejection sampling keeps, 1 - alpha the total variation distance.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +21,9 @@ from specrt.train.initialise import lm_head_of
 _CHUNK_ROWS = 256
 OUTSIDE = -1
 _NEVER = -1e9
+
+LossName = Literal["ce", "lk-hybrid", "lk-alpha"]
+Loss = Callable[[Tensor, Tensor], Tensor]  # (logits [P, Vd], p [P, Vd]) -> [P]
 
 
 class Teacher:
@@ -109,3 +118,52 @@ def soft_cross_entropy(logits: Tensor, expected: Tensor) -> Tensor:
         float32 [P], nats.
     """
     return F.cross_entropy(logits, expected, reduction="none")
+
+
+def lk_hybrid(logits: Tensor, expected: Tensor, eta: float) -> Tensor:
+    """KL(p, q) where the two are apart, total variation where they are close.
+
+    lambda * KL + (1 - lambda) * TV with lambda = exp(-eta * alpha), alpha of the row and without a
+    gradient of its own.
+
+    Args:
+        logits: float32 [P, Vd].
+        expected: float32 [P, Vd], probabilities.
+        eta: at least 0; 0 = KL alone.
+
+    Returns:
+        float32 [P].
+
+    Source: LK losses (arXiv 2602.23881), the hybrid one; eta 3 is theirs.
+    """
+    log_shares = logits.log_softmax(dim=-1)
+    alpha = torch.minimum(log_shares.exp(), expected).sum(dim=-1)
+    divergence = (torch.xlogy(expected, expected) - expected * log_shares).sum(dim=-1)
+    weight = torch.exp(-eta * alpha.detach())
+    return weight * divergence + (1 - weight) * (1 - alpha)
+
+
+def lk_alpha(logits: Tensor, expected: Tensor) -> Tensor:
+    """-log(alpha) of each row.
+
+    Args:
+        logits: float32 [P, Vd].
+        expected: float32 [P, Vd], probabilities.
+
+    Returns:
+        float32 [P], nats.
+
+    Source: LK losses (arXiv 2602.23881).
+    """
+    smaller = torch.minimum(logits.log_softmax(dim=-1), expected.log())
+    return -smaller.logsumexp(dim=-1)
+
+
+def loss_of(name: LossName, eta: float) -> Loss:
+    """A loss by its name; eta is for "lk-hybrid"."""
+    losses: dict[LossName, Loss] = {
+        "ce": soft_cross_entropy,
+        "lk-hybrid": partial(lk_hybrid, eta=eta),
+        "lk-alpha": lk_alpha,
+    }
+    return losses[name]

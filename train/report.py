@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from specrt.train.acceptance import WIDTHS, Acceptance
-from specrt.train.trainer import FitResult
+from specrt.train.acceptance import WIDTHS, Measured
+from specrt.train.numbers import DataSource
+from specrt.train.record import FitResult
 from specrt.train.training_options import TrainOptions
 
 _OWN = "the target wrote {} that the head learned from, under the grammar it is served with"
@@ -19,23 +19,6 @@ _LEARNED_FROM = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class DataSource:
-    """Where training data comes from.
-
-    Attributes:
-        name: of the data set.
-        licence: as its publisher names it.
-        turns: assistant turns taken from it.
-        tokens: output tokens of them.
-    """
-
-    name: str
-    licence: str
-    turns: int
-    tokens: int
-
-
 def summary(result: FitResult) -> str:
     """What came out, as plain text."""
     lines = [f"best epoch {result.best_epoch} of {len(result.history)}"]
@@ -43,14 +26,16 @@ def summary(result: FitResult) -> str:
         f"draft vocabulary {len(result.head.draft_token_ids)},"
         f" {result.coverage:.2%} of the generated tokens"
     ]
-    if result.acceptance:
-        table = _table(_acceptance_rows(result.acceptance))
+    if not result.is_finished:
+        lines += [f"stopped after step {result.step} of {result.total_steps}"]
+    if result.measured is not None:
+        table = _table(_acceptance_rows(result.measured))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines += [
             "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
             for row in table
         ]
-    else:
+    elif result.is_finished:
         lines += ["no held-out turns: acceptance was not measured"]
     return "\n".join(lines)
 
@@ -114,9 +99,12 @@ def model_card(
         " (or one of its first four) named, at each decision, given that all earlier ones of the"
         " chain were right. Forced tokens are no decisions. tau_sim is the number of decided tokens"
         " per pass of the target, its own included, that this comes to.",
-        _markdown(_acceptance_rows(result.acceptance))
-        if result.acceptance
-        else "Not measured: no turn was held out.",
+        _markdown(_acceptance_rows(result.measured))
+        if result.measured is not None
+        else "Not measured: no turn was held out."
+        if result.is_finished
+        else f"Not measured: training was stopped after step {result.step} of"
+        f" {result.total_steps}.",
         "## Training",
         _markdown(epochs),
         _markdown(settings),
@@ -125,16 +113,15 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _acceptance_rows(acceptance: Mapping[str, Acceptance]) -> list[list[str]]:
+def _acceptance_rows(measured: Measured) -> list[list[str]]:
     """A header, then a row for each source and width, the total first."""
-    depth = len(acceptance[""].rates())
+    depth = len(measured.total.rates())
     rows = [["source", "first", *(f"c_{step + 1}" for step in range(depth)), "tau_sim", "chains"]]
-    for name in sorted(acceptance):
-        counts = acceptance[name]
+    for name, counts in [("all", measured.total), *sorted(measured.by_source.items())]:
         for width in WIDTHS:
             rates = [f"{rate:.3f}" for rate in counts.rates(width)]
             tau, chains = f"{counts.tau_sim(width):.3f}", str(sum(counts.tried.get(width, [])[:1]))
-            rows.append([name or "all", str(width), *rates, tau, chains])
+            rows.append([name, str(width), *rates, tau, chains])
     return rows
 
 

@@ -13,24 +13,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from specrt.draft_heads.checkpoint import HeadCheckpoint
+from specrt.draft_heads.checkpoint import EMBEDDING, HeadCheckpoint
 from specrt.draft_heads.config import HeadConfig
 from specrt.errors import ConfigError
 from specrt.model.config import TargetConfig
 from specrt.progress import Progress
-from specrt.train.acceptance import Acceptance, evaluate
+from specrt.train.acceptance import Measured, TurnLabels, by_depth, evaluate, right_so_far
 from specrt.train.draft_vocab import choose_draft_vocab, fallback_ids
 from specrt.train.grammar_masks import GrammarMasks
 from specrt.train.head_module import TrainableHead, Tree
 from specrt.train.initialise import head_config, initial_head
-from specrt.train.objective import OUTSIDE, Teacher, masked, soft_cross_entropy
+from specrt.train.objective import OUTSIDE, Teacher, loss_of, masked
+from specrt.train.record import FitRecord, FitResult, extend_curve
 from specrt.train.segments import branch_chains, plan, trunk_chains
 from specrt.train.training_options import TrainOptions
 from specrt.train.training_state import TrainingState
@@ -45,28 +45,6 @@ _CLIP = 1.0
 _WARM_UP = 0.04
 # Settings that may change between the parts of one run.
 _FREE = ("checkpoint_minutes", "device")
-
-
-@dataclass(frozen=True, slots=True)
-class FitResult:
-    """A trained head.
-
-    Attributes:
-        head: the best one by tau_sim on the held-out packs, or the last one without such packs.
-        coverage: share of the generated tokens that the draft vocabulary has, 0 to 1.
-        best_epoch: the epoch after which it was saved, from 1.
-        history: by epoch: `epoch`, `loss` (nats), `tau_sim`, `acceptance` (None without held-out
-            packs).
-        acceptance: of `head` on the held-out packs, by source; "" has the total; {} without.
-        is_finished: False if `should_stop` ended the run; a further call goes on.
-    """
-
-    head: HeadCheckpoint
-    coverage: float
-    best_epoch: int
-    history: list[dict[str, Any]]
-    acceptance: dict[str, Acceptance]
-    is_finished: bool
 
 
 def count_tokens(packs: Sequence[PackLoader]) -> tuple[Counter[int], Counter[int]]:
@@ -95,9 +73,10 @@ def fit(
     capture_layers: tuple[int, ...] | None = None,
     start: HeadCheckpoint | None = None,
     data_digest: str = "",
-    source_of: Callable[[str], str] = lambda turn_id: "",
+    labels: Mapping[str, TurnLabels] | None = None,
     masks: GrammarMasks | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    on_saved: Callable[[FitRecord], None] = lambda record: None,
 ) -> FitResult:
     """Train a head, or go on with one whose state is in `work_dir/training`.
 
@@ -112,9 +91,10 @@ def fit(
         capture_layers: layers that the packs captured; None = the three of EAGLE-3.
         start: a head to continue instead of a new one; its draft vocabulary stays.
         data_digest: tells these packs from others, so that a state of other data is refused.
-        source_of: where the turn with an id comes from, for the report; "" = not known.
+        labels: turn id -> what held-out acceptance is told apart by.
         masks: what the grammar allowed in the packs; None = everything, everywhere.
         should_stop: asked after every step; True saves the state and ends this call.
+        on_saved: told of every saved state.
 
     Raises:
         ConfigError: there is nothing to learn from, the saved state is of another run, or `start`
@@ -124,8 +104,16 @@ def fit(
         raise ConfigError("training: expected at least one pack to learn from, got none")
     run = _Run(work_dir, packs, held_out, target, target_weights, options, masks)
     run.open(token_bytes, capture_layers, start, data_digest)
-    is_finished = run.train(should_stop)
-    return run.result(is_finished, source_of)
+    is_finished = run.train(should_stop, on_saved)
+    return run.result(is_finished, labels)
+
+
+class _Visit(NamedTuple):
+    """One visit to a pack: its loss, and how far its chains got, by depth."""
+
+    loss: Tensor
+    tried: list[int]
+    right: list[int]
 
 
 class _Run:
@@ -145,9 +133,11 @@ class _Run:
         self._target, self._target_weights = target, target_weights
         self._options = options
         self._device = torch.device(options.device)
+        self._criterion = loss_of(options.loss, options.lk_eta)
         # Per pack, by row: the target's first choice; only the generated rows are filled in.
         self._best_choices: dict[int, Tensor] = {}
         self._steps_per_epoch = math.ceil(len(packs) / options.accumulation)
+        self._total_steps = options.epochs * self._steps_per_epoch
 
     def open(
         self,
@@ -163,13 +153,16 @@ class _Run:
         settings |= {"packs": len(self._packs), "held_out": len(self._held_out)}
         settings |= {"data": data_digest, "start": "" if start is None else _digest(start)}
         settings |= {"layers": list(capture_layers or ())}
-        state = TrainingState.load(self._folder, settings)
+        defaults = {spec.name: spec.default for spec in dataclasses.fields(options)}
+        state = TrainingState.load(self._folder, settings, defaults)
         if state is None:
             given = None if start is None else start.draft_token_ids
             ids, coverage = self._draft_vocabulary(token_bytes, given)
             if start is None:
                 config = head_config(target, len(ids), capture_layers)
-                start = initial_head(config, ids, target, self._target_weights, options.seed)
+                start = initial_head(
+                    config, ids, target, self._target_weights, options.seed, options.initial_layer
+                )
             state = TrainingState(
                 settings=settings,
                 step=0,
@@ -184,9 +177,9 @@ class _Run:
             )
         config = self._head_config(len(state.draft_token_ids), capture_layers, start)
         self._state = state
-        embedding = self._target_weights["model.embed_tokens.weight"]
-        self._head = TrainableHead(config, embedding).load(state.head).to(self._device)
+        self._head = self._make_head(config, start).load(state.head).to(self._device)
         self._head.lm_head.requires_grad_(options.train_lm_head)
+        self._head.embed_tokens.requires_grad_(options.train_embedding)
         self._teacher = Teacher(target, self._target_weights, state.draft_token_ids, self._device)
         trained = [part for part in self._head.parameters() if part.requires_grad]
         self._optimiser = torch.optim.AdamW(
@@ -195,16 +188,18 @@ class _Run:
         if state.optimiser:
             self._optimiser.load_state_dict(state.optimiser)
 
-    def train(self, should_stop: Callable[[], bool]) -> bool:
+    def train(self, should_stop: Callable[[], bool], on_saved: Callable[[FitRecord], None]) -> bool:
         """Run the steps that are left; False if asked to stop before the last."""
-        state, options = self._state, self._options
-        total = options.epochs * self._steps_per_epoch
+        state, options, total = self._state, self._options, self._total_steps
         progress = Progress("training steps", total, state.step)
         last_save = time.monotonic()
+        # As if the parts before had ended just now.
+        self._start = last_save - (state.curve[-1]["seconds"] if state.curve else 0.0)
         while state.step < total and not self._is_stale():
             with _matmul_precision("medium" if options.bf16_matmul else "highest"):
-                self._step(state.step, total)
+                visits = self._step(state.step, total)
             state.step += 1
+            self._record(visits)
             progress.update(state.step)
             ends_epoch = state.step % self._steps_per_epoch == 0
             if ends_epoch:
@@ -213,6 +208,7 @@ class _Run:
             minutes = (time.monotonic() - last_save) / 60
             if ends_epoch or stop or minutes >= options.checkpoint_minutes:
                 self._save()
+                on_saved(FitRecord(**self._record_so_far()))
                 last_save = time.monotonic()
             if stop and state.step < total:
                 progress.close()
@@ -220,18 +216,41 @@ class _Run:
         progress.close()
         return True
 
-    def result(self, is_finished: bool, source_of: Callable[[str], str]) -> FitResult:
+    def result(self, is_finished: bool, labels: Mapping[str, TurnLabels] | None) -> FitResult:
         """The best head so far; before an epoch has ended, the head as it is."""
         state = self._state
         if state.best:
             self._head.load(state.best)
         return FitResult(
+            **self._record_so_far(),
             head=self._head.checkpoint(state.draft_token_ids),
-            coverage=state.coverage,
-            best_epoch=state.best_epoch,
-            history=state.history,
-            acceptance=self._evaluate(source_of) if is_finished and self._held_out else {},
+            measured=self._evaluate(labels) if is_finished and self._held_out else None,
             is_finished=is_finished,
+        )
+
+    def _record_so_far(self) -> dict[str, Any]:
+        state = self._state
+        return {
+            "coverage": state.coverage,
+            "draft_vocab_size": len(state.draft_token_ids),
+            "best_epoch": state.best_epoch,
+            "history": state.history,
+            "curve": state.curve,
+            "step": state.step,
+            "total_steps": self._total_steps,
+        }
+
+    def _record(self, visits: list[_Visit]) -> None:
+        """Note what the last step did."""
+        none = [0] * self._options.steps
+        extend_curve(
+            self._state.curve,
+            step=self._state.step,
+            total_steps=self._total_steps,
+            seconds=time.monotonic() - self._start,
+            losses=[visit.loss.item() for visit in visits],
+            tried=_summed(none, *(visit.tried for visit in visits)),
+            right=_summed(none, *(visit.right for visit in visits)),
         )
 
     def _draft_vocabulary(
@@ -258,7 +277,18 @@ class _Run:
             return config
         return head_config(self._target, draft_vocab_size, capture_layers)
 
-    def _step(self, step: int, total: int) -> None:
+    def _make_head(self, config: HeadConfig, start: HeadCheckpoint | None) -> TrainableHead:
+        """A head without weights but with its embedding: an own one, or the target's."""
+        embedding = self._target_weights["model.embed_tokens.weight"]
+        is_own = self._options.train_embedding
+        if start is not None and start.embedding is not None:
+            embedding, is_own = start.embedding, True
+        # A copy: the target's is also what the head learns from.
+        return TrainableHead(
+            config, embedding.clone() if is_own else embedding, has_own_embedding=is_own
+        )
+
+    def _step(self, step: int, total: int) -> list[_Visit]:
         """One optimiser step over the next packs in order."""
         options = self._options
         epoch, index = divmod(step, self._steps_per_epoch)
@@ -268,24 +298,28 @@ class _Run:
         for group in self._optimiser.param_groups:
             group["lr"] = options.learning_rate * _schedule(step, total)
         self._optimiser.zero_grad(set_to_none=True)
-        visit = epoch * len(order) + first
+        number = epoch * len(order) + first
+        visits = []
         for offset, pack in enumerate(chosen):
-            loss = self._loss(pack, self._generator(2, visit + offset))
-            if loss is not None:
-                (loss / len(chosen)).backward()  # type: ignore[no-untyped-call]
-                if not math.isfinite(loss.item()):
+            visit = self._visit(pack, self._generator(2, number + offset))
+            if visit is not None:
+                (visit.loss / len(chosen)).backward()  # type: ignore[no-untyped-call]
+                loss = visit.loss.item()
+                if not math.isfinite(loss):
                     raise ConfigError(
-                        f"training: the loss is {loss.item()} at step {step + 1}; a lower"
+                        f"training: the loss is {loss} at step {step + 1}; a lower"
                         " --learning-rate may help"
                     )
                 so_far, count = self._state.loss
-                self._state.loss = (so_far + loss.item(), count + 1)
+                self._state.loss = (so_far + loss, count + 1)
+                visits.append(visit._replace(loss=visit.loss.detach()))
         trained = [part for group in self._optimiser.param_groups for part in group["params"]]
         torch.nn.utils.clip_grad_norm_(trained, _CLIP)
         self._optimiser.step()
+        return visits
 
-    def _loss(self, index: int, noise: torch.Generator) -> Tensor | None:
-        """Loss of one visit to a pack; None if it has nothing to predict."""
+    def _visit(self, index: int, noise: torch.Generator) -> _Visit | None:
+        """Read a pack; None if it has nothing to predict."""
         options, device = self._options, self._device
         pack = self._packs[index]()
         chains = branch_chains(pack, options.steps, cross_runs=not options.serial_runs)
@@ -309,7 +343,10 @@ class _Run:
         if allowed is not None:
             logits = masked(logits, self._teacher.draft_part(allowed)[places])
         expected = self._teacher.distribution(hidden[rows], allowed)[places]
-        return (soft_cross_entropy(logits, expected) * weights).sum()
+        loss = (self._criterion(logits, expected) * weights).sum()
+        hits = (logits.detach().argmax(dim=-1) == best) & is_start
+        right = right_so_far(hits, unroll, len(starts) + len(trunk), options.steps)
+        return _Visit(loss, *by_depth(right[: len(starts)].cpu().numpy()))
 
     def _first_choices(self, pack: Pack) -> Tensor:
         found = torch.full_like(pack.token_ids, OUTSIDE)
@@ -332,27 +369,27 @@ class _Run:
         total, count = state.loss
         entry: dict[str, Any] = {
             "epoch": len(state.history) + 1,
+            "step": state.step,
+            "seconds": time.monotonic() - self._start,
             "loss": total / max(1, count),
             "tau_sim": None,
             "acceptance": None,
         }
         if self._held_out:
-            found = self._evaluate()[""]
+            found = self._evaluate().total
             entry |= {"tau_sim": found.tau_sim(), "acceptance": found.rates()}
         state.loss = (0.0, 0)
         earlier = [past["tau_sim"] for past in state.history]
         state.history.append(entry)
         if not self._held_out or not earlier or entry["tau_sim"] > max(earlier):
             state.best_epoch = entry["epoch"]
-            state.best = {name: part.clone() for name, part in self._weights().items()}
+            state.best = {name: part.clone() for name, part in self._head.weights().items()}
 
     def _is_stale(self) -> bool:
         patience, state = self._options.patience, self._state
         return patience is not None and len(state.history) - state.best_epoch >= patience
 
-    def _evaluate(
-        self, source_of: Callable[[str], str] = lambda turn_id: ""
-    ) -> dict[str, Acceptance]:
+    def _evaluate(self, labels: Mapping[str, TurnLabels] | None = None) -> Measured:
         options = self._options
         return evaluate(
             self._head,
@@ -361,15 +398,12 @@ class _Run:
             options.steps,
             cross_runs=not options.serial_runs,
             max_starts=options.max_starts,
-            source_of=source_of,
+            labels=labels,
             masks=self._masks,
         )
 
-    def _weights(self) -> dict[str, Tensor]:
-        return {name: part.detach().cpu() for name, part in self._head.state_dict().items()}
-
     def _save(self) -> None:
-        self._state.head = self._weights()
+        self._state.head = self._head.weights()
         self._state.optimiser = self._optimiser.state_dict()
         self._state.save(self._folder)
 
@@ -393,9 +427,10 @@ def _matmul_precision(precision: str) -> Iterator[None]:
 def _digest(head: HeadCheckpoint) -> str:
     """SHA-256 of a head's tensors, hex."""
     digest = hashlib.sha256(head.draft_token_ids.numpy().tobytes())
-    for name in sorted(head.weights):
+    own = {} if head.embedding is None else {EMBEDDING: head.embedding}
+    for name, tensor in sorted({**head.weights, **own}.items()):
         digest.update(name.encode())
-        digest.update(head.weights[name].contiguous().numpy().tobytes())
+        digest.update(tensor.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
@@ -410,3 +445,8 @@ def _schedule(step: int, total: int) -> float:
 def _sample(items: list[Any], count: int, noise: torch.Generator) -> list[Any]:
     """At most `count` of the items, in random order."""
     return [items[i] for i in torch.randperm(len(items), generator=noise)[:count].tolist()]
+
+
+def _summed(*rows: list[int]) -> list[int]:
+    """Column by column."""
+    return [sum(column) for column in zip(*rows, strict=True)]

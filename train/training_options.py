@@ -70,7 +70,21 @@ class TrainOptions:
     unmasked: bool = flag(
         False, "learn what the target would say without the grammar; drafting asks with it"
     )
+    loss: Literal["ce", "lk-hybrid", "lk-alpha"] = flag(
+        "ce",
+        "what is minimised: cross-entropy with the target; KL and total variation by turns (LK"
+        " hybrid); -log of the share of accepted tokens (LK alpha)",
+    )
+    lk_eta: float = flag(3.0, "with lk-hybrid, how soon total variation takes over; 0 = never")
+    initial_layer: Literal["last", "random"] = flag(
+        "last", "first weights of a new head: the target's last layer, or random"
+    )
     train_lm_head: bool = flag(False, "train the lm_head too, which starts as the target's rows")
+    train_embedding: bool = flag(
+        False,
+        "train the embedding too, which starts as the target's; SGLang would read the target's"
+        " all the same",
+    )
     draft_vocab_size: int = flag(8192, "tokens that the head can propose, at most")
     patience: int | None = flag(
         None, "stop after this many epochs without a better tau_sim (default: never)"
@@ -90,6 +104,7 @@ class TrainOptions:
             ("max_starts", 1),
             ("trunk_rows", 0),
             ("trunk_weight", 0),
+            ("lk_eta", 0),
             ("draft_vocab_size", 1),
             ("checkpoint_minutes", 0),
             ("seed", 0),
@@ -98,10 +113,19 @@ class TrainOptions:
                 raise ConfigError(
                     f"{_flag(name)}: expected at least {minimum}, got {getattr(self, name)}"
                 )
-        for name in ("learning_rate", "trunk_weight", "checkpoint_minutes"):
+        for name in ("learning_rate", "trunk_weight", "lk_eta", "checkpoint_minutes"):
             if not math.isfinite(getattr(self, name)):
                 raise ConfigError(
                     f"{_flag(name)}: expected a finite number, got {getattr(self, name)}"
+                )
+        for name, known in (
+            ("loss", ("ce", "lk-hybrid", "lk-alpha")),
+            ("initial_layer", ("last", "random")),
+        ):
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"{_flag(name)}: expected one of {', '.join(known)}, got"
+                    f" {getattr(self, name)!r}"
                 )
         if not 0 < self.decay <= 1:
             raise ConfigError(f"--decay: expected above 0 and at most 1, got {self.decay}")

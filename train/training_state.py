@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ class TrainingState:
         history: one entry an epoch.
         best: the head with the highest tau_sim so far; {} before the first epoch ends.
         best_epoch: its epoch, from 1; 0 before.
+        curve: loss and acceptance by steps, see `record.extend_curve`.
     """
 
     settings: dict[str, Any]
@@ -42,6 +44,7 @@ class TrainingState:
     history: list[dict[str, Any]]
     best: dict[str, Tensor]
     best_epoch: int
+    curve: list[dict[str, Any]] = field(default_factory=list)
 
     def save(self, folder: Path) -> None:
         """Replace the saved state in a folder, which is made if absent."""
@@ -51,12 +54,15 @@ class TrainingState:
         os.replace(partial, folder / STATE_FILE)
 
     @classmethod
-    def load(cls, folder: Path, settings: dict[str, Any]) -> TrainingState | None:
+    def load(
+        cls, folder: Path, settings: dict[str, Any], defaults: Mapping[str, Any]
+    ) -> TrainingState | None:
         """Read the saved state; None if there is none.
 
         Args:
             folder: where `save` wrote.
             settings: of this run.
+            defaults: what a setting was in runs that were saved before there was such a setting.
 
         Raises:
             ConfigError: it is damaged, or of a run with other settings.
@@ -69,7 +75,7 @@ class TrainingState:
         except Exception as error:  # unpickling may fail in any way
             raise ConfigError(f"{path}: damaged ({error}); delete it to start over") from error
         for name in sorted(settings.keys() | state.settings.keys()):
-            own, other = settings.get(name), state.settings.get(name)
+            own, other = settings.get(name), state.settings.get(name, defaults.get(name))
             if own != other:
                 raise ConfigError(
                     f"{path}: the saved run has {name} = {other!r}, this one {own!r}; resume with"

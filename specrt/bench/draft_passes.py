@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from specrt.bench.reliability import Reliability
 from specrt.bench.token_kinds import TokenKind
 from specrt.draft_tree import DraftTree
 from specrt.grammars.json_region import REGIONS, Region
-
-_TENTHS = 10
 
 
 class Judged(NamedTuple):
@@ -123,7 +122,12 @@ def figures(outputs: Sequence[Drafted]) -> dict[str, Any]:
         },
         "tokens_of_a_pass": dict(sorted(Counter(one.num_tokens for one in passes).items())),
         "calibration": {
-            source: calibration(j for one in passes for j in one.judged if j.source == source)
+            source: Reliability.of(
+                (judged.probability, judged.is_taken)
+                for one in passes
+                for judged in one.judged
+                if judged.source == source
+            ).rows()
             for source in sorted(drafted)
         },
     }
@@ -175,21 +179,6 @@ def _by_depth(passes: Sequence[VerifyPass]) -> list[dict[str, Any]]:
         kept = sum(len(one.kept) >= depth for one in passes)
         rows.append({"tried": tried, "kept": kept, "rate": _ratio(kept, tried)})
     return rows
-
-
-def calibration(judged: Iterable[Judged]) -> list[dict[str, Any]]:
-    """Estimated against observed acceptance, by tenths of the estimate; empty ones left out."""
-    tenths: dict[int, list[Judged]] = defaultdict(list)
-    for one in judged:
-        tenths[min(int(one.probability * _TENTHS), _TENTHS - 1)].append(one)
-    return [
-        {
-            "estimated": sum(j.probability for j in some) / len(some),
-            "observed": sum(j.is_taken for j in some) / len(some),
-            "count": len(some),
-        }
-        for _, some in sorted(tenths.items())
-    ]
 
 
 def _ratio(part: float, whole: float) -> float | None:

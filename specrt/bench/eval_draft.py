@@ -8,6 +8,7 @@ across requests but that: no history, and no outputs in the cache that another r
 from __future__ import annotations
 
 import itertools
+import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -17,8 +18,10 @@ from typing import Any
 from specrt.bench.draft_ladder import LADDER
 from specrt.bench.draft_passes import Drafted, VerifyPass, figures, read_pass
 from specrt.bench.environment import describe, environment
+from specrt.bench.eval_page import eval_page
 from specrt.bench.eval_report import render
 from specrt.bench.generator import Case, EngineGenerator, Generation, engine_config
+from specrt.bench.html_page import write_page
 from specrt.bench.options import EvalDraftOptions
 from specrt.bench.recorded import recorded_text, tokens_under
 from specrt.bench.report import write_json
@@ -53,13 +56,13 @@ class HeadReport:
 
 
 def run(options: EvalDraftOptions) -> int:
-    """Measure, print, write the JSON.
+    """Measure, print, write the JSON and the page.
 
     Returns:
         0.
 
     Raises:
-        ConfigError: no traces, no model, no head, or --json cannot be written.
+        ConfigError: no traces, no model, no head, or --json or --html cannot be written.
     """
     traces = load_traces(options.traces)
     env = environment()
@@ -71,9 +74,12 @@ def run(options: EvalDraftOptions) -> int:
             print(f"{report.num_left_out} calls left out: not in the grammar, or too long")
         if report.num_differing:
             print(f"{report.num_differing} outputs differ between rows")
+    document: dict[str, Any] = {"environment": env, "options": asdict(options)}
+    document["heads"] = [asdict(report) for report in reports]
     if options.json is not None:
-        document = {"environment": env, "options": asdict(options)}
-        write_json(options.json, document | {"heads": [asdict(report) for report in reports]})
+        write_json(options.json, document)
+    if options.html is not None:
+        write_page(Path(options.html), eval_page(json.loads(json.dumps(document))), "--html")
     return 0
 
 

@@ -167,6 +167,7 @@ class EvalDraftOptions:
     seed: int = flag(0, "noise seed of the first request; request i takes seed + i")
     num_threads: int | None = flag(None, "CPU threads for torch (default: physical cores)")
     json: str | None = flag(None, "write everything measured to this file")
+    html: str | None = flag(None, "write a page with plots of it to this file")
 
     def __post_init__(self) -> None:
         for name in ("requests", "max_tokens", "max_prompt_tokens", "num_threads"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from specrt.errors import SpecrtError
@@ -39,13 +39,23 @@ def token_kinds(
         trigger: what announces JSON, see `JsonPlace`.
     """
     forced = forced_tokens(grammar, token_ids, end_token_ids)
+    regions = token_regions((token_bytes(token_id) for token_id in token_ids), trigger)
+    return [TokenKind(region, is_forced) for region, is_forced in zip(regions, forced, strict=True)]
+
+
+def token_regions(tokens: Iterable[bytes], trigger: str) -> list[Region]:
+    """The region of each token of an output.
+
+    Args:
+        tokens: their bytes.
+        trigger: what announces JSON, see `JsonPlace`.
+    """
     place = JsonPlace.start(trigger)
-    kinds = []
-    for token_id, is_forced in zip(token_ids, forced, strict=True):
-        data = token_bytes(token_id)
-        kinds.append(TokenKind(place.region_of(data), is_forced))
+    regions = []
+    for data in tokens:
+        regions.append(place.region_of(data))
         place = place.advance(data)
-    return kinds
+    return regions
 
 
 def forced_tokens(

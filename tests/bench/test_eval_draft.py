@@ -6,12 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fake_heads import tiny_head_folder
 from fakes import tiny_model_folder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pages import Page, numbers_in
 
 from specrt.bench.draft_ladder import LADDER
-from specrt.bench.draft_passes import Drafted, Judged, VerifyPass, calibration, figures, read_pass
+from specrt.bench.draft_passes import Drafted, Judged, VerifyPass, figures, read_pass
+from specrt.bench.reliability import Reliability
 from specrt.bench.token_kinds import TokenKind
 from specrt.cli import main
 from specrt.draft_tree import DraftTree
@@ -75,11 +80,28 @@ def test_a_pass_knows_which_nodes_were_decided() -> None:
 
 
 def test_calibration_by_tenths() -> None:
-    judged = [Judged("s", 0.31, True), Judged("s", 0.39, False), Judged("s", 1.0, True)]
-    assert calibration(judged) == [
+    found = Reliability.of([(0.31, True), (0.39, False), (1.0, True)])
+    assert found.rows() == [
         {"estimated": pytest.approx(0.35), "observed": 0.5, "count": 2},
         {"estimated": 1.0, "observed": 1.0, "count": 1},
     ]
+    assert found.error() == pytest.approx((2 * 0.15 + 0) / 3)
+    assert Reliability().rows() == [] and Reliability().error() is None
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1))
+def test_calibration_counts_every_case_whatever_the_parts(cases: list[tuple[float, bool]]) -> None:
+    whole, parts = Reliability.of(cases), Reliability()
+    for estimate, is_hit in cases:
+        parts.add(np.array([estimate]), np.array([is_hit]))
+    rows = whole.rows()
+    for row, same in zip(rows, parts.rows(), strict=True):
+        assert row == pytest.approx(same)
+    assert sum(row["count"] for row in rows) == len(cases)
+    hits = sum(row["observed"] * row["count"] for row in rows)
+    assert hits == pytest.approx(sum(is_hit for _, is_hit in cases))
+    assert 0 <= (whole.error() or 0) <= 1
 
 
 TOOL = {
@@ -132,7 +154,9 @@ def evaluate(files: tuple[Path, Path, Path], out: Path, *more: str) -> dict[str,
 def test_recorded_calls_are_drafted_token_by_token(
     files: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = evaluate(files, tmp_path, "--calls", "recorded")
+    html = tmp_path / "e.html"
+    found = evaluate(files, tmp_path, "--calls", "recorded", "--html", str(html))
+    check_page(html.read_text(), json.loads((tmp_path / "e.json").read_text()))
     assert (found["num_requests"], found["num_left_out"], found["num_differing"]) == (3, 1, 0)
     rows = found["rows"]
     assert list(rows) == list(LADDER)
@@ -141,6 +165,34 @@ def test_recorded_calls_are_drafted_token_by_token(
     assert len({(row["tokens"], row["unforced_tokens"]) for row in rows.values()}) == 1
     printed = capsys.readouterr().out
     assert "1 calls left out" in printed and "+ history: region" in printed
+
+
+def check_page(text: str, document: dict[str, Any]) -> None:
+    """Every number plotted is in the JSON, and what the JSON has is plotted."""
+    page, rows = Page(text), document["heads"][0]["rows"]
+    assert page.needs_nothing()
+    assert set(page.plotted()) <= set(numbers_in(document))
+    names = ("acceptance_length", "acceptance_length_unforced")
+    assert page.marks("ladder-0") == [(row[name],) for row in rows.values() for name in names]
+    regions = [
+        (row["by_region"][region]["drafted_share"],)
+        for region in rows["none"]["by_region"]
+        for row in rows.values()
+    ]
+    assert page.marks("region-0") == [mark for mark in regions if mark != (None,)]
+    assert page.marks("depth-0") == [
+        (depth, entry["rate"])
+        for row in rows.values()
+        for depth, entry in enumerate(row["by_depth"], start=1)
+        if entry["rate"] is not None
+    ]
+    assert page.marks("calibration-0") == [
+        (row["estimated"], row["observed"], row["count"])
+        for found in rows["+ history"]["calibration"].values()
+        for row in found
+    ]
+    assert page.is_drawn("source-0") and page.is_drawn("lengths-0")
+    assert "3 calls, 1 left out" in page.text and "recorded" in page.text
 
 
 def test_own_calls_are_the_same_whatever_drafts(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections import Counter
+
 import pytest
 import torch
 import torch.nn.functional as F
 from train_fakes import DRAFT_IDS, TARGET, random_pack, target_weights, tiny_head
 
-from specrt.train.acceptance import Acceptance, evaluate
+from specrt.bench.reliability import Reliability
+from specrt.grammars.json_region import REGIONS
+from specrt.train.acceptance import Acceptance, TurnLabels, evaluate
 from specrt.train.head_module import Tree
 from specrt.train.objective import OUTSIDE, Teacher, soft_cross_entropy
+from specrt.train.packs import Pack
 from specrt.train.segments import branch_chains, plan
 
 CPU = torch.device("cpu")
@@ -25,38 +31,77 @@ def test_rates_and_tau() -> None:
     assert counts.rates() == [0.6, 0.25, 1.0]
 
 
+def labelled_packs(count: int) -> tuple[list[Pack], dict[str, TurnLabels]]:
+    """Packs whose turns have names of their own, a data set each, and regions in turn."""
+    packs, labels = [], {}
+    for seed in range(count):
+        pack = random_pack(seed)
+        names = tuple(f"{seed}/{number}" for number in range(len(pack.branches)))
+        for number, (name, length) in enumerate(
+            zip(names, pack.branches[:, 1].tolist(), strict=True)
+        ):
+            regions = [REGIONS[(number + place) % 3] for place in range(length)]
+            labels[name] = TurnLabels(f"set {number}" if number else "", regions)
+        packs.append(dataclasses.replace(pack, turn_ids=names))
+    return packs, labels
+
+
 def test_evaluate_counts_chains_until_their_first_miss() -> None:
     head = tiny_head()
-    packs = [random_pack(seed) for seed in range(14)]
+    packs, labels = labelled_packs(14)
     tried = {width: [0] * 3 for width in (1, 4)}
     right = {width: [0] * 3 for width in (1, 4)}
-    of_source: dict[str, int] = {}
+    of_source: Counter[str] = Counter()
+    of_region: dict[int, Counter[tuple[str, bool]]] = {1: Counter(), 4: Counter()}
+    proposed: list[tuple[float, bool]] = []
     for pack in packs:
         hidden = F.rms_norm(pack.hidden.float(), (16,), WEIGHTS["model.norm.weight"], 1e-5)
         choices = (hidden @ WEIGHTS["model.embed_tokens.weight"].T).argmax(dim=-1)
         for chain in branch_chains(pack, 3):
+            number = int((pack.branches.sum(dim=1) <= chain[0].first).sum())
+            source, regions = labels[pack.turn_ids[number]]
+            of_source[source] += 1
             unroll = plan([chain])
-            ranked = DRAFT_IDS[head(Tree.of(pack, CPU), unroll).argsort(descending=True)]
+            with torch.no_grad():
+                shares, ranked = (
+                    head(Tree.of(pack, CPU), unroll).softmax(dim=-1).sort(descending=True)
+                )
+            ranked = DRAFT_IDS[ranked]
             for width in (1, 4):
                 for depth, row in enumerate(unroll.rows.tolist()):
+                    is_right = choices[row] in ranked[depth, :width]
                     tried[width][depth] += 1
-                    if choices[row] not in ranked[depth, :width]:
+                    region = regions[row + 1 - int(pack.branches[number, 0])]
+                    of_region[width][region, bool(is_right)] += 1
+                    if width == 1:
+                        proposed += [
+                            (float(shares[depth, at]), bool(ranked[depth, at] == choices[row]))
+                            for at in range(4)
+                        ]
+                    if not is_right:
                         break
                     right[width][depth] += 1
-            ends = pack.branches.sum(dim=1)
-            branch = int((ends <= chain[0].first).sum())
-            of_source[f"turn {branch}"] = of_source.get(f"turn {branch}", 0) + 1
-    found = evaluate(
-        head,
-        TEACHER,
-        [lambda pack=pack: pack for pack in packs],  # type: ignore[misc]
-        3,
-        max_starts=5,
-        source_of=lambda turn_id: turn_id,
-    )
-    assert found[""].tried == tried and found[""].right == right
+    loaders = [lambda pack=pack: pack for pack in packs]  # type: ignore[misc]
+    found = evaluate(head, TEACHER, loaders, 3, max_starts=5, labels=labels)
+    assert found.total.tried == tried and found.total.right == right
     assert right[4][0] > right[1][0] > 0 and tried[4][2] > 0
-    assert {name: counts.tried[1][0] for name, counts in found.items() if name} == of_source
+    del of_source[""]
+    assert {name: part.tried[1][0] for name, part in found.by_source.items()} == of_source
+    assert set(found.by_region) == set(REGIONS[:3])
+    for region, part in found.by_region.items():
+        for width, counts in of_region.items():
+            assert sum(part.right[width]) == counts[region, True]
+            assert sum(part.tried[width]) == counts[region, True] + counts[region, False]
+            assert part.share(width) == sum(part.right[width]) / sum(part.tried[width])
+    expected = Reliability.of(proposed)
+    for row, same in zip(found.reliability.rows(), expected.rows(), strict=True):
+        assert row == pytest.approx(same)
+    assert found.reliability.error() == pytest.approx(expected.error())
+
+
+def test_without_labels_only_the_total_is_told() -> None:
+    found = evaluate(tiny_head(), TEACHER, [lambda: random_pack(0)], 2)
+    assert sum(found.total.tried[1]) > 0 and not found.by_source and not found.by_region
 
 
 def test_the_teacher_speaks_the_draft_vocabulary() -> None:

@@ -113,7 +113,7 @@ def test_a_masked_head_is_right_more_often() -> None:
     plain = with_masks = 0
     for seed in range(6):
         packs = [lambda seed=seed: random_pack(seed)]
-        plain += evaluate(head, teacher, packs, 3)[""].right[1][0]
+        plain += evaluate(head, teacher, packs, 3).total.right[1][0]
         found = evaluate(head, teacher, packs, 3, masks=random_masks(seed))
-        with_masks += found[""].right[1][0]
+        with_masks += found.total.right[1][0]
     assert with_masks > plain > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from fake_heads import make_rows_free, tiny_head
+from fake_heads import make_rows_free
 from fakes import tiny_model_folder
+from pages import Page, numbers_in
+from safetensors.torch import load_file, save_file
 
 from specrt.cli import main
 from specrt.config import ModelConfig, SpeculativeConfig
-from specrt.draft_heads.checkpoint import save_head
 from specrt.engine import LLMEngine
 from specrt.request import EngineRequest, SamplingParams, by_source
 
@@ -100,6 +102,14 @@ def test_a_head_with_its_card_and_numbers(trained: tuple[Path, str], target: Pat
     losses = [entry["loss"] for entry in numbers["history"]]
     assert losses[-1] < losses[0]
     assert numbers["acceptance"]["all"]["tried"]
+    page = Page((out / "report.html").read_text())
+    assert page.needs_nothing() and str(out) not in page.text
+    assert set(page.plotted()) <= set(numbers_in(numbers))
+    for figure in page.figures:
+        assert page.is_drawn(figure), figure
+    assert "value" in numbers["regions"]
+    assert set(numbers["acceptance"]) <= {"all", "a", "b"}
+    assert numbers["is_finished"] and numbers["step"] == numbers["total_steps"]
 
 
 def test_the_head_drafts_in_an_engine(trained: tuple[Path, str], target: Path) -> None:
@@ -129,32 +139,67 @@ def _engine_config(target: Path, **speculative: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("stage", ["work/turns.jsonl", "work/features/00000.safetensors"])
+def timeless(out: Path) -> Any:
+    """training.json without wall times, and without a flag that decides nothing."""
+    numbers = json.loads((out / "training.json").read_text())
+    for entry in (*numbers["history"], *numbers["curve"]):
+        assert entry.pop("seconds") > 0
+    del numbers["command"], numbers["settings"]["checkpoint_minutes"]
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        ("work/turns.jsonl", signal.SIGKILL),
+        ("work/features/00000.safetensors", signal.SIGTERM),
+    ],
+)
 def test_killed_and_started_again_it_ends_with_the_same_head(
-    stage: str, trained: tuple[Path, str], target: Path, traces: Path, tmp_path: Path
+    stage: str,
+    number: signal.Signals,
+    trained: tuple[Path, str],
+    target: Path,
+    traces: Path,
+    tmp_path: Path,
 ) -> None:
-    """Killed when a file appears, and once more in training."""
+    """Killed when a file appears, and once more, or stopped, in training."""
     out = tmp_path / "head"
     argv = [sys.executable, "-m", "specrt", *command(target, traces, out)]
     argv += ["--checkpoint-minutes", "0"]
-    for awaited in (stage, "work/training/state.pt"):
+    for awaited, sent in ((stage, signal.SIGKILL), ("work/training/state.pt", number)):
         process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         while not (out / awaited).exists() and process.poll() is None:
             time.sleep(0.005)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        assert not (out / "model.safetensors").exists(), "too late to break anything"
+        os.kill(process.pid, sent)
+        assert process.wait() == (-sent if sent == signal.SIGKILL else 130)
+    assert (out / "model.safetensors").exists() == (number == signal.SIGTERM)
+    if number == signal.SIGTERM:
+        numbers = json.loads((out / "training.json").read_text())
+        assert not numbers["is_finished"] and 0 < numbers["step"] < numbers["total_steps"]
+        page = Page((out / "report.html").read_text())
+        assert "stopped early" in page.text and page.is_drawn("loss")
+        assert "training was stopped" in (out / "README.md").read_text()
     assert subprocess.run(argv, capture_output=True).returncode == 0
     expected = trained[0]
-    for name in ("model.safetensors", "training.json"):
-        assert (out / name).read_bytes() == (expected / name).read_bytes(), name
+    name = "model.safetensors"
+    assert (out / name).read_bytes() == (expected / name).read_bytes()
+    assert timeless(out) == timeless(expected)
 
 
 def test_an_existing_head_is_continued(
     trained: tuple[Path, str], target: Path, traces: Path, tmp_path: Path
 ) -> None:
+    """Its own embedding, if it has one, stays."""
+    shutil.copytree(trained[0], tmp_path / "first", ignore=shutil.ignore_patterns("work"))
+    tensors = load_file(tmp_path / "first" / "model.safetensors")
+    embedding = load_file(target / "model.safetensors")["model.embed_tokens.weight"]
+    tensors["embed_tokens.weight"] = (1.01 * embedding).bfloat16()
+    save_file(tensors, tmp_path / "first" / "model.safetensors")
     out = tmp_path / "more"
-    assert main(command(target, traces, out, "--init-from", str(trained[0]))) == 0
+    assert main(command(target, traces, out, "--init-from", str(tmp_path / "first"))) == 0
+    written = load_file(out / "model.safetensors")["embed_tokens.weight"]
+    assert torch.equal(written, tensors["embed_tokens.weight"])
     first = json.loads((trained[0] / "training.json").read_text())["history"]
     more = json.loads((out / "training.json").read_text())["history"]
     assert more[0]["loss"] < first[0]["loss"], "it began anew"
@@ -220,14 +265,3 @@ def test_held_out_turns_without_a_decision_leave_acceptance_open(
     out = tmp_path / "head"
     assert main(command(target, traces, out, "--max-tokens", "1")) == 0
     assert json.loads((out / "training.json").read_text())["best_epoch"] >= 0
-
-
-def test_a_head_with_its_own_embedding_is_not_continued(
-    target: Path, traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wide = tiny_head(hidden_size=96, capture_layers=(2, 3, 4))
-    save_head(tmp_path / "wide", wide, torch.ones(320, 96))
-    out = tmp_path / "out"
-    assert main(command(target, traces, out, "--init-from", str(tmp_path / "wide"))) == 2
-    assert "has an embedding of its own" in capsys.readouterr().err
-    assert not out.exists()

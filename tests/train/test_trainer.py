@@ -6,12 +6,14 @@ import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from train_fakes import TARGET, VOCAB, random_pack, target_weights
 
 from specrt.errors import ConfigError
+from specrt.train.initialise import InitialLayer, head_config, initial_head
 from specrt.train.packs import Pack
 from specrt.train.trainer import FOLDER, FitResult, PackLoader, count_tokens, fit
 from specrt.train.training_options import TrainOptions
@@ -73,6 +75,13 @@ def after(count: int, error: type[BaseException] | None = None) -> Callable[[], 
     return should_stop
 
 
+def timeless(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without wall times, which do not come twice; they only ever grow."""
+    seconds = [entry["seconds"] for entry in entries]
+    assert seconds == sorted(seconds) and seconds[0] > 0
+    return [{name: entry[name] for name in entry if name != "seconds"} for entry in entries]
+
+
 def weights(result: FitResult) -> dict[str, torch.Tensor]:
     return result.head.weights
 
@@ -92,21 +101,34 @@ def test_overfitting_one_pack_raises_acceptance(tmp_path: Path) -> None:
     longer = dataclasses.replace(options, epochs=4)
     trained = run(tmp_path / "long", longer, train=pack * 60, held_out=pack)
     assert trained.history[-1]["loss"] < trained.history[0]["loss"]
-    assert trained.acceptance[""].rates()[0] > 0.9
-    assert trained.acceptance[""].tau_sim() > before.acceptance[""].tau_sim() + 1
-    assert trained.history[trained.best_epoch - 1]["tau_sim"] == trained.acceptance[""].tau_sim()
+    assert trained.measured.total.rates()[0] > 0.9
+    assert trained.measured.total.tau_sim() > before.measured.total.tau_sim() + 1
+    assert trained.history[trained.best_epoch - 1]["tau_sim"] == trained.measured.total.tau_sim()
 
 
-def test_a_stopped_run_ends_like_an_unbroken_one(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"loss": "lk-hybrid", "train_embedding": True, "initial_layer": "random"},
+        {"loss": "lk-alpha", "train_embedding": True, "train_lm_head": True},
+    ],
+)
+def test_a_stopped_run_ends_like_an_unbroken_one(tmp_path: Path, changes: dict[str, Any]) -> None:
+    options = dataclasses.replace(OPTIONS, **changes)
+    whole = run(tmp_path / "whole", options)
     for steps in (1, 3, 2):
-        part = run(tmp_path / "parts", should_stop=after(steps))
+        part = run(tmp_path / "parts", options, should_stop=after(steps))
         assert not part.is_finished
-    last = run(tmp_path / "parts")
+    last = run(tmp_path / "parts", options)
     assert whole.is_finished and last.is_finished
-    assert last.history == whole.history and len(whole.history) == 3
+    assert timeless(last.history) == timeless(whole.history) and len(whole.history) == 3
+    assert timeless(last.curve) == timeless(whole.curve) and len(whole.curve) == 9
     for name, value in weights(whole).items():
         assert torch.equal(value, weights(last)[name]), name
+    assert (whole.head.embedding is not None) == ("train_embedding" in changes)
+    if whole.head.embedding is not None and last.head.embedding is not None:
+        assert torch.equal(whole.head.embedding, last.head.embedding)
 
 
 def test_a_killed_run_goes_on_from_its_last_saved_state(tmp_path: Path) -> None:
@@ -153,6 +175,56 @@ def test_the_lm_head_is_trained_only_on_request(tmp_path: Path) -> None:
     assert not torch.equal(trained.weights["lm_head.weight"], rows)
 
 
+def test_an_embedding_is_trained_only_on_request_and_then_stays_the_heads_own(
+    tmp_path: Path,
+) -> None:
+    embedding = WEIGHTS["model.embed_tokens.weight"]
+    before = embedding.clone()
+    options = dataclasses.replace(OPTIONS, epochs=1, train_embedding=True)
+    first = run(tmp_path / "first", options).head
+    assert first.embedding is not None and not torch.equal(first.embedding, before)
+    assert torch.equal(embedding, before), "the target's was trained"
+    frozen = dataclasses.replace(OPTIONS, epochs=1)
+    more = fit(tmp_path / "more", TRAIN, HELD_OUT, TARGET, WEIGHTS, frozen, start=first).head
+    assert more.embedding is not None and torch.equal(more.embedding, first.embedding)
+    borrowing = dataclasses.replace(first, embedding=None)
+    with pytest.raises(ConfigError, match="start"):
+        fit(tmp_path / "more", TRAIN, HELD_OUT, TARGET, WEIGHTS, frozen, start=borrowing)
+
+
+@pytest.mark.parametrize("kind", ["last", "random"])
+def test_first_weights(kind: InitialLayer) -> None:
+    config, ids = head_config(TARGET, 30), torch.arange(30)
+    one, same, other = (
+        initial_head(config, ids, TARGET, WEIGHTS, seed, kind).weights for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not torch.equal(one["fc.weight"], other["fc.weight"])
+    down = "mlp.down_proj.weight"
+    is_targets = torch.equal(one[f"midlayer.{down}"], WEIGHTS[f"model.layers.6.{down}"])
+    assert is_targets == (kind == "last")
+    assert torch.equal(one["norm.weight"], WEIGHTS["model.norm.weight"])
+    assert torch.equal(one["lm_head.weight"], WEIGHTS["model.embed_tokens.weight"][:30])
+    matrices = torch.cat([one[name].flatten() for name in one if "mlp" in name or "fc" in name])
+    if kind == "random":
+        assert 0.018 < float(matrices.std()) < 0.022
+        assert bool((one["midlayer.hidden_norm.weight"] == 1).all())
+
+
+def test_a_state_from_before_there_was_a_setting_goes_on_with_its_default(tmp_path: Path) -> None:
+    part = run(tmp_path, should_stop=after(4))
+    path = tmp_path / FOLDER / STATE_FILE
+    saved = torch.load(path, weights_only=True)
+    for name in ("loss", "lk_eta", "initial_layer", "train_embedding"):
+        del saved["settings"][name]
+    del saved["curve"]
+    torch.save(saved, path)
+    with pytest.raises(ConfigError, match="loss = 'ce', this one 'lk-hybrid'"):
+        run(tmp_path, dataclasses.replace(OPTIONS, loss="lk-hybrid"))
+    last = run(tmp_path)
+    assert last.is_finished and last.history[:1] == part.history
+
+
 def test_a_head_is_continued_with_its_vocabulary(tmp_path: Path) -> None:
     first = run(tmp_path / "first")
     options = dataclasses.replace(OPTIONS, epochs=1, learning_rate=1e-9, draft_vocab_size=VOCAB)
@@ -196,7 +268,7 @@ def test_patience_ends_a_run_that_gets_no_better(tmp_path: Path) -> None:
 
 def test_without_held_out_packs_the_last_head_is_taken(tmp_path: Path) -> None:
     result = run(tmp_path, held_out=[])
-    assert result.best_epoch == 3 and result.acceptance == {}
+    assert result.best_epoch == 3 and result.measured is None
     assert result.history[0]["tau_sim"] is None
 
 
@@ -218,6 +290,10 @@ def test_tokens_are_counted_by_who_wrote_them() -> None:
         ("decay", 1.5, "--decay: expected above 0 and at most 1, got 1.5"),
         ("learning_rate", 0.0, "--learning-rate: expected above 0"),
         ("patience", 0, "--patience: expected at least 1"),
+        ("lk_eta", -1.0, "--lk-eta: expected at least 0"),
+        ("lk_eta", math.nan, "--lk-eta: expected a finite number"),
+        ("loss", "l2", "--loss: expected one of ce, lk-hybrid, lk-alpha"),
+        ("initial_layer", "first", "--initial-layer: expected one of last, random"),
     ],
 )
 def test_bad_options_are_named(field: str, value: float, message: str) -> None:
