@@ -164,7 +164,7 @@ def test_recorded_calls_are_drafted_token_by_token(
     assert rows["+ forced"]["acceptance_length"] > rows["+ mask"]["acceptance_length"]
     assert len({(row["tokens"], row["unforced_tokens"]) for row in rows.values()}) == 1
     printed = capsys.readouterr().out
-    assert "1 calls left out" in printed and "+ history: region" in printed
+    assert "1 calls left out" in printed and "+ values: region" in printed
 
 
 def check_page(text: str, document: dict[str, Any]) -> None:
@@ -188,7 +188,7 @@ def check_page(text: str, document: dict[str, Any]) -> None:
     ]
     assert page.marks("calibration-0") == [
         (row["estimated"], row["observed"], row["count"])
-        for found in rows["+ history"]["calibration"].values()
+        for found in rows["+ values"]["calibration"].values()
         for row in found
     ]
     assert page.is_drawn("source-0") and page.is_drawn("lengths-0")
