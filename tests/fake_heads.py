@@ -52,6 +52,9 @@ def tiny_head(
     return HeadCheckpoint(config, weights, ids)
 
 
+FREE_ROWS = PassCost(((1, 0.02), (2, 0.02)))
+
+
 def tiny_head_folder(folder: Path, **options: object) -> Path:
     """`tiny_head` as a checkpoint that borrows the target's embedding."""
     save_head(folder, tiny_head(**options))  # type: ignore[arg-type]
@@ -62,7 +65,7 @@ def make_rows_free(engine: LLMEngine) -> None:
     """Rows and waves of the head cost nothing: what is drafted depends on no measured time."""
     builder = engine.worker.builder
     assert builder is not None
-    builder._cost = PassCost(((1, 0.02), (2, 0.02)))
+    builder._cost = FREE_ROWS
     (drafter,) = (d for d in builder._drafters if isinstance(d, HeadDrafter))
     drafter._target_cost = None
 

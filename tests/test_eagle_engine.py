@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from fake_heads import make_rows_free, tiny_head
+from fake_heads import FREE_ROWS, make_rows_free, tiny_head
 from fakes import tiny_model_folder
 from test_engine import engine_config, make_requests, run, token_ids
 
-from specrt.config import CacheConfig, SpeculativeConfig
+from specrt.config import DRAFT_SOURCES, CacheConfig, SpeculativeConfig
 from specrt.draft_heads.checkpoint import HeadCheckpoint, save_head
 from specrt.draft_heads.runner import FEATURE, HEAD_ROW, HeadRunner
 from specrt.engine import LLMEngine
@@ -58,6 +60,40 @@ def test_a_random_head_changes_no_token(
     drafted = sum(by_source(v[-1].stats.drafts.drafted).get("eagle", 0) for v in got.values())
     assert drafted > 30, "the head drafted nothing: the comparison shows nothing"
     assert engine.stats()["num_held_slots"] == 0
+
+
+def test_no_combination_of_sources_changes_a_token(
+    folder: Path, plain: LLMEngine, tmp_path: Path
+) -> None:
+    requests = [
+        replace(
+            r,
+            request_id=f"{r.request_id}, {temperature}",
+            sampling=replace(r.sampling, max_tokens=20),
+        )
+        for temperature in (0.0, 1.0)
+        for r in make_requests(plain, 3, temperature)
+    ]
+    expected = {k: token_ids(v) for k, v in run(plain, requests).items()}
+    engine = eagle_engine(folder, tiny_head(), tmp_path)
+    engine.pass_cost, engine._head_cost = FREE_ROWS, None
+    for size in range(len(DRAFT_SOURCES) + 1):
+        for sources in itertools.combinations(DRAFT_SOURCES, size):
+            for kind, shared in itertools.product(("eagle", "grammar"), (0, 4096)):
+                engine.worker.builder = engine.make_builder(
+                    SpeculativeConfig(
+                        speculative=kind,
+                        draft_sources=",".join(sources),
+                        shared_history_tokens=shared,
+                    )
+                )
+                got = run(engine, requests)
+                assert {k: token_ids(v) for k, v in got.items()} == expected, (sources, kind)
+                drafts = [v[-1].stats.drafts for v in got.values()]
+                assert sum(d.num_invalid for d in drafts) == 0
+                names = {name for d in drafts for name in d.drafted}
+                allowed = {*sources, *(["eagle"] * (kind == "eagle")), *(["shared"] * (shared > 0))}
+                assert names <= allowed
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
