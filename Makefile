@@ -5,10 +5,12 @@
 # PYTHON=python3.12     another interpreter (3.10 or later)
 # TORCH_INDEX=URL       take torch from this package index (a CPU-only build is far smaller)
 # ARGS='--port 9000'    arguments of `python serve.py`, of pytest in `test`, of pytest in `bench`
+# WORKERS=1             processes of `make test` (default 2; each may serve the embedded model)
 
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+WORKERS ?= 2
 TORCH_INDEX ?=
 
 BIN := $(VENV)/bin
@@ -53,7 +55,7 @@ serve: model
 	$(BIN)/python serve.py $(ARGS)
 
 test: $(DEV_STAMP) model
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 # mypy cannot follow the bridge in specrt/__init__.py, so it reads the wheel's content; build/ goes
 # first because setuptools would pack modules that were deleted since.
