@@ -1,7 +1,7 @@
 """From messages and tools to the text that the model reads.
 
 The model's own chat template is used wherever it can be; for tools, tool calls and tool results
-only if it prints calls exactly as the tool-call format does. Otherwise the format's own template
+only if it prints calls exactly as the tool-call format does. Otherwise specrt's own template
 serves. Rendering depends on nothing but roles, texts, calls and tool declarations.
 """
 
@@ -20,10 +20,11 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from specrt.errors import ConfigError, RequestError
-from specrt.grammars.formats import ToolFormat
+from specrt.grammars.formats import TEMPLATE_TOKENS, template_source, unsupported_format
 from specrt.grammars.json_style import restyle
-from specrt.grammars.messages import Message
+from specrt.grammars.messages import Call, Message
 from specrt.grammars.special_text import Rendering, SpecialText
+from specrt.grammars.tool_format import ToolFormat
 from specrt.grammars.tools import Tool
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,22 @@ class _JsonObject(dict[str, object]):
         self._text = text
 
 
+def _as_written(value: object, texts: list[str], item: str, key: str) -> object:
+    """`value` with marks for the arguments in it, whose texts are appended to `texts`."""
+    if isinstance(value, _JsonObject):
+        texts.append(restyle(value._text, item_separator=item, key_separator=key))
+        return _mark(len(texts) - 1)
+    if isinstance(value, dict):
+        return {k: _as_written(v, texts, item, key) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_as_written(v, texts, item, key) for v in value]
+    return value
+
+
+def _mark(index: int) -> str:
+    return f"\x7fcall {index}\x7f"  # a client's text could hold it, but not as all of a string
+
+
 def _parse_int(digits: str) -> float:
     # int() refuses thousands of digits; what `tojson` prints is the text anyway.
     return int(digits) if len(digits) < 400 else float(digits)
@@ -69,6 +86,7 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+@functools.lru_cache(maxsize=8)
 def _compile(source: str) -> jinja2.Template:
     return _environment().from_string(source)
 
@@ -81,16 +99,20 @@ def _environment() -> jinja2.Environment:
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        if isinstance(value, _JsonObject) and not (ensure_ascii or indent):
+        texts: list[str] = []
+        if not (ensure_ascii or indent):
             item, key = separators or (", ", ": ")
-            return restyle(value._text, item_separator=item, key_separator=key)
-        return json.dumps(
+            value = _as_written(value, texts, item, key)
+        printed = json.dumps(
             value,
             ensure_ascii=ensure_ascii,
             indent=indent,
             separators=separators,
             sort_keys=sort_keys,
         )
+        for index, text in enumerate(texts):
+            printed = printed.replace(f'"{_mark(index)}"', text)
+        return printed
 
     # No strftime_now: a date in the prompt would end every cached prefix at midnight. Templates
     # test for it and fall back to a fixed date.
@@ -119,6 +141,12 @@ class ChatRenderer:
         special_tokens: texts of all special tokens of the tokenizer.
         bos_token: as templates read it.
         eos_token: as templates read it.
+        is_chosen: the user chose the format: specrt's own template may replace one that writes
+            calls in a format that is not supported.
+
+    Attributes:
+        tools_fit: how well the model's own template prints calls in the format: 0 = it does not,
+            2 = text and several calls too, byte for byte.
 
     Raises:
         ConfigError: the model's own template is not valid Jinja.
@@ -132,10 +160,12 @@ class ChatRenderer:
         special_tokens: Sequence[str],
         bos_token: str = "",
         eos_token: str = "",
+        is_chosen: bool = False,
     ) -> None:
         self.tool_format = tool_format
         self._special_tokens = tuple(special_tokens)
-        self._sources = [chat_template or "", tool_format.template_source()]
+        self._sources = [chat_template or "", template_source()]
+        self._unsupported = None if is_chosen else unsupported_format(self._sources[0])
         self._variables: dict[str, object] = {
             "bos_token": bos_token,
             "eos_token": eos_token,
@@ -143,9 +173,10 @@ class ChatRenderer:
             "default_system": "",
         }
         self._fallback = _compile(self._sources[1])
-        self._has_fallback = set(tool_format.template_tokens) <= set(special_tokens)
+        self._has_fallback = set(TEMPLATE_TOKENS) <= set(special_tokens)
         self._own: jinja2.Template | None = None
-        self.uses_own_tools = False
+        self._takes_text = False  # are arguments passed to the template as JSON text?
+        self.tools_fit = 0
         if chat_template:
             try:
                 self._probe(_compile(chat_template))
@@ -167,7 +198,7 @@ class ChatRenderer:
             return
         self._own = own
         self._variables["default_system"] = self._probe_system(own)
-        self.uses_own_tools = self._probe_tools(own)
+        self._probe_tools(own)
 
     def _probe_system(self, own: jinja2.Template) -> str:
         """The system text that the template writes when the conversation has none."""
@@ -183,30 +214,56 @@ class ChatRenderer:
         fits = found and absent.startswith(before) and absent.endswith(after)
         return absent[len(before) : len(absent) - len(after)] if fits else ""
 
-    def _probe_tools(self, own: jinja2.Template) -> bool:
-        """Does the template print declarations, results, and calls as the format writes them?"""
-        function = {"name": "probe_tool", "description": "d", "parameters": {"type": "object"}}
+    def _probe_tools(self, own: jinja2.Template) -> None:
+        """Does the template print declarations, results, and calls as the format writes them?
+
+        Arguments are passed parsed, as transformers passes them, or as text to templates that
+        only take that.
+        """
+        for self._takes_text in (False, True):
+            call = self._probe_call(0)
+            expected = self.tool_format.printed_text(call.name, call.styled, call.id)
+            expected = self.tool_format.calls_begin + expected + self.tool_format.calls_end
+            before, text = self._probe_turn(own, "", [call])
+            is_printed = all(part in text for part in ("probe_tool", "probe result", expected))
+            if self.tool_format.text_separator is None:  # nothing else marks its calls
+                is_printed = is_printed and text.startswith(before + expected)
+            if is_printed:
+                calls = [self._probe_call(number) for number in (0, 1)]
+                turn = self.tool_format.turn_text(
+                    "probe", [(c.name, c.styled, c.id) for c in calls]
+                )
+                self.tools_fit = 2 if turn in self._probe_turn(own, "probe", calls)[1] else 1
+                return
+        self._takes_text = False
+
+    def _probe_call(self, number: int) -> Call:
         arguments = restyle(
             '{"b": 1.50, "a": [1, 2]}',
             item_separator=self.tool_format.item_separator,
             key_separator=self.tool_format.key_separator,
         )
-        call = {"name": "probe_name", "arguments": _JsonObject(arguments)}
+        call_id = self.tool_format.fit_id("probe_name", "", number)
+        return Call("probe_name", arguments, arguments, call_id)
+
+    def _probe_turn(
+        self, own: jinja2.Template, content: str, calls: Sequence[Call]
+    ) -> tuple[str, str]:
+        """A prompt, and a conversation that goes on with calls; "" where the template refuses."""
+        function = {"name": "probe_tool", "description": "d", "parameters": {"type": "object"}}
         messages = [
-            {"role": "user", "content": "probe question"},
-            {"role": "assistant", "content": "", "tool_calls": [{"function": call}]},
-            {"role": "tool", "content": "probe result"},
+            Message(role="user", content="probe question"),
+            Message(role="assistant", content=content, calls=tuple(calls)),
+            *(Message(role="tool", content="probe result", call_id=call.id) for call in calls),
         ]
+        special = SpecialText(())
+        prepared = [self._template_message(message, special) for message in messages]
+        values = {**self._variables, "tools": [{"type": "function", "function": function}]}
         try:
-            text = own.render(
-                self._variables,
-                messages=messages,
-                tools=[{"type": "function", "function": function}],
-            )
+            before = own.render(values, messages=prepared[:1], add_generation_prompt=True)
+            return before, own.render(values, messages=prepared)
         except _TEMPLATE_ERRORS:
-            return False
-        expected = self.tool_format.call_text("probe_name", arguments)
-        return all(part in text for part in ("probe_tool", "probe result", expected))
+            return "", ""
 
     def render(
         self,
@@ -238,7 +295,7 @@ class ChatRenderer:
         try:
             text = template.render(
                 {**self._variables, **{k: special.broken_json(v) for k, v in variables.items()}},
-                messages=[_template_message(m, self.tool_format, special) for m in messages],
+                messages=[self._template_message(m, special) for m in messages],
                 tools=[special.broken_json(tool.declaration) for tool in tools] or None,
                 add_generation_prompt=add_generation_prompt,
             )
@@ -268,41 +325,57 @@ class ChatRenderer:
 
     def _template(self, messages: Sequence[Message], tools: Sequence[Tool]) -> jinja2.Template:
         needs_tools = bool(tools) or any(m.calls or m.role == "tool" for m in messages)
-        if self._own and (self.uses_own_tools or not needs_tools):
+        if self._own and (self.tools_fit or not needs_tools):
             return self._own
+        if self._unsupported:
+            raise RequestError(
+                f"tools: this model writes calls in the {self._unsupported!r} format, which is not"
+                " supported yet; start the server with --tool-call-parser hermes to have calls"
+                " written in that format instead",
+                param="tools",
+            )
         if not self._has_fallback:
             param = "tools" if self._own else "messages"
             raise RequestError(
                 f"{param}: this model's chat template cannot render"
                 f" {'tools and tool calls' if self._own else 'messages'}, and the"
-                f" {self.tool_format.name!r} template needs the special tokens"
-                f" {' '.join(self.tool_format.template_tokens)}, which the model does not have;"
-                " use another model",
+                " server's own template needs the special tokens"
+                f" {' '.join(TEMPLATE_TOKENS)}, which the model does not have; use another model",
                 param=param,
             )
         return self._fallback
+
+    def _template_message(self, message: Message, special: SpecialText) -> dict[str, object]:
+        """A message as templates read it."""
+        content = special.broken(message.content)
+        calls = [
+            (special.broken(c.name), special.broken(c.styled), special.broken(c.id))
+            for c in message.calls
+        ]
+        prepared: dict[str, object] = {
+            "role": message.role,
+            "content": content,
+            "text": self.tool_format.turn_text(content, calls),
+        }
+        if calls:
+            prepared["tool_calls"] = [
+                {
+                    "id": call_id,
+                    "type": "function",
+                    "function": {
+                        "name": name,
+                        "arguments": arguments if self._takes_text else _JsonObject(arguments),
+                    },
+                }
+                for name, arguments, call_id in calls
+            ]
+        if message.call_id:
+            prepared["tool_call_id"] = special.broken(message.call_id)
+        if message.name is not None:
+            prepared["name"] = special.broken(message.name)
+        return prepared
 
 
 def _texts(message: Message) -> list[str]:
     parts = [message.content, message.name or ""]
     return parts + [part for call in message.calls for part in (call.name, call.styled)]
-
-
-def _template_message(
-    message: Message, tool_format: ToolFormat, special: SpecialText
-) -> dict[str, object]:
-    content = special.broken(message.content)
-    calls = [(special.broken(c.name), special.broken(c.styled)) for c in message.calls]
-    prepared: dict[str, object] = {
-        "role": message.role,
-        "content": content,
-        "text": tool_format.turn_text(content, calls),
-    }
-    if calls:
-        prepared["tool_calls"] = [
-            {"type": "function", "function": {"name": name, "arguments": _JsonObject(arguments)}}
-            for name, arguments in calls
-        ]
-    if message.name is not None:
-        prepared["name"] = special.broken(message.name)
-    return prepared

@@ -20,7 +20,7 @@ from specrt.errors import SchemaError
 from specrt.grammars.base import GrammarRecipe, ToolSpec, Unenforced
 from specrt.grammars.byte_cache import ByteCache, CacheCounters
 from specrt.grammars.compile_worker import CompileError, CompileWorker
-from specrt.grammars.formats import ToolFormat, load_format
+from specrt.grammars.formats import load_format
 from specrt.grammars.lark_schema import HEADER
 from specrt.grammars.llguidance_engine import MatcherPrototype, RefusedError
 from specrt.grammars.prepare import Backend, PreparedSchema, loosest_schema, prepare_schema
@@ -29,6 +29,7 @@ from specrt.grammars.regular.automaton import Automaton, build
 from specrt.grammars.schema.normal import Finding
 from specrt.grammars.schema.unsupported import UnsupportedError
 from specrt.grammars.table_store import Arrays, TableStore
+from specrt.grammars.tool_format import ToolFormat
 from specrt.grammars.turn_automaton import TurnAutomaton, calls_turn, value_turn
 from specrt.grammars.vocabulary import Vocabulary
 
@@ -105,6 +106,17 @@ class GrammarCompiler:
         """
         return self._grammars.get_or_make(recipe, partial(self._build, recipe))
 
+    def marker_ids(self, recipe: GrammarRecipe | None) -> frozenset[int]:
+        """The special tokens that belong to the text of an output: its tool-call format's markers.
+
+        Raises:
+            ConfigError: there is no such tool-call format.
+        """
+        if recipe is None or recipe.kind != "tools":
+            return frozenset()
+        texts = self._specials(load_format(recipe.tool_format))
+        return frozenset(self._vocabulary.special_texts[text] for text in texts)
+
     def warm(self) -> None:
         """Load what the first mask needs (about a second), before somebody waits for it."""
         state = self.compile(GrammarRecipe(kind="tools")).open()
@@ -154,16 +166,10 @@ class GrammarCompiler:
 
     def _specials(self, tool_format: ToolFormat) -> list[str]:
         """Special tokens of the model that the format's markers name."""
-        markers = (
-            tool_format.call_begin,
-            tool_format.call_end,
-            tool_format.call_separator,
-            tool_format.text_separator,
-        )
         return [
             text
             for text in self._vocabulary.special_texts
-            if any(text in marker for marker in markers)
+            if any(text in marker for marker in tool_format.markers)
         ]
 
     def _json_part(self, recipe: GrammarRecipe, tool_format: ToolFormat) -> _Part:

@@ -1,7 +1,8 @@
 """The messages of a chat request, read from the OpenAI shape, older one included.
 
-Call ids, cache hints, legacy fields that are null and anything else that the model does not see is
-dropped here, so nothing behind this file can depend on it.
+Cache hints, legacy fields that are null and anything else that the model does not see is dropped
+here, so nothing behind this file can depend on it. Of call ids those are kept that the model wrote
+itself; all others are replaced by ones that depend on nothing but a call's place.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from specrt.errors import RequestError
-from specrt.grammars.formats import ToolFormat
 from specrt.grammars.json_style import repair_surrogates, restyle
+from specrt.grammars.tool_format import ToolFormat
 from specrt.grammars.tools import check_depth, shown
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -34,11 +35,13 @@ class Call(NamedTuple):
         arguments: its arguments as the client sent them.
         styled: the same JSON in the style of the tool-call format; equal to `arguments` when the
             client sent back what the format generates.
+        id: as the model could have written it, or one that depends on its place only.
     """
 
     name: str
     arguments: str
     styled: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +53,14 @@ class Message:
         content: the text; "" when the client sent null or nothing.
         calls: the calls of an assistant message.
         name: name of the speaker, if given (some templates print it).
+        call_id: of a tool message: the id of the call that it answers; "" when it names none.
     """
 
     role: Role
     content: str
     calls: tuple[Call, ...] = ()
     name: str | None = None
+    call_id: str = ""
 
 
 def read_messages(messages: object, tool_format: ToolFormat) -> list[Message]:
@@ -63,7 +68,7 @@ def read_messages(messages: object, tool_format: ToolFormat) -> list[Message]:
 
     Args:
         messages: the JSON value of the field.
-        tool_format: states the style of call arguments.
+        tool_format: states the style of call arguments and ids.
 
     Raises:
         RequestError: something else came; `param` is the path of the field (`messages[3].role`).
@@ -71,8 +76,9 @@ def read_messages(messages: object, tool_format: ToolFormat) -> list[Message]:
     if not isinstance(messages, list) or not messages:
         raise _error("messages", "a list of at least one message", messages)
     read: list[Message] = []
+    ids = _CallIds(tool_format)
     for index, value in enumerate(messages):
-        message = _read_message(value, f"messages[{index}]", tool_format)
+        message = _read_message(value, f"messages[{index}]", ids)
         if message.role == "tool":
             asked = next((m for m in reversed(read) if m.role != "tool"), None)
             if asked is None or not asked.calls:
@@ -85,7 +91,33 @@ def read_messages(messages: object, tool_format: ToolFormat) -> list[Message]:
     return read
 
 
-def _read_message(message: object, path: str, tool_format: ToolFormat) -> Message:
+class _CallIds:
+    """Gives the calls of a conversation the ids that its format knows."""
+
+    def __init__(self, tool_format: ToolFormat) -> None:
+        self.tool_format = tool_format
+        self._given: dict[str, str] = {}  # ids as sent -> ids as the format knows them
+        self._unanswered: list[str] = []
+        self._num_calls = 0
+
+    def give(self, name: str, sent: object) -> str:
+        """The id of the next call."""
+        sent = sent if isinstance(sent, str) else ""
+        call_id = self.tool_format.fit_id(name, sent, self._num_calls)
+        self._num_calls += 1
+        self._given[sent] = call_id
+        self._unanswered.append(call_id)
+        return call_id
+
+    def answer(self, sent: object) -> str:
+        """The id of the call that a tool message answers: the named one, else the first."""
+        call_id = self._given.get(sent) if isinstance(sent, str) else None
+        call_id = call_id or next(iter(self._unanswered), "")
+        self._unanswered = [other for other in self._unanswered if other != call_id]
+        return call_id
+
+
+def _read_message(message: object, path: str, ids: _CallIds) -> Message:
     if not isinstance(message, dict):
         raise _error(path, "an object with role and content", message)
     role = message.get("role")
@@ -94,12 +126,12 @@ def _read_message(message: object, path: str, tool_format: ToolFormat) -> Messag
     calls: tuple[Call, ...] = ()
     content = message.get("content")
     if role == "assistant":
-        calls = _read_calls(message.get("tool_calls"), f"{path}.tool_calls", tool_format)
+        calls = _read_calls(message.get("tool_calls"), f"{path}.tool_calls", ids)
         older = message.get("function_call")
         if older is not None and calls:
             raise _error(f"{path}.function_call", "null beside tool_calls", older)
         if older is not None:
-            calls = (_read_function(older, f"{path}.function_call", tool_format),)
+            calls = (_read_function(older, f"{path}.function_call", None, ids),)
         content = _with_refusal(content, message.get("refusal"), path)
     if content is None and not (role == "assistant" and (calls or "content" in message)):
         what = "text or tool_calls" if role == "assistant" else "text or a list of text parts"
@@ -112,6 +144,7 @@ def _read_message(message: object, path: str, tool_format: ToolFormat) -> Messag
         content=_read_content(content, f"{path}.content", may_refuse=role == "assistant"),
         calls=calls,
         name=None if name is None else repair_surrogates(name),
+        call_id=ids.answer(message.get("tool_call_id")) if role in ("tool", "function") else "",
     )
 
 
@@ -146,24 +179,24 @@ def _read_content(content: object, path: str, *, may_refuse: bool) -> str:
     return repair_surrogates("".join(texts))
 
 
-def _read_calls(calls: object, path: str, tool_format: ToolFormat) -> tuple[Call, ...]:
+def _read_calls(calls: object, path: str, ids: _CallIds) -> tuple[Call, ...]:
     if calls is None:
         return ()
     if not isinstance(calls, list):
         raise _error(path, "a list of calls", calls)
-    return tuple(
-        _read_call(call, f"{path}[{index}]", tool_format) for index, call in enumerate(calls)
-    )
+    return tuple(_read_call(call, f"{path}[{index}]", ids) for index, call in enumerate(calls))
 
 
-def _read_call(call: object, path: str, tool_format: ToolFormat) -> Call:
+def _read_call(call: object, path: str, ids: _CallIds) -> Call:
     if isinstance(call, dict) and call.get("type", "function") != "function":
         raise _error(f"{path}.type", "'function' (no other type is supported)", call["type"])
-    function = call.get("function") if isinstance(call, dict) else None
-    return _read_function(function, f"{path}.function", tool_format)
+    function, sent = (
+        (call.get("function"), call.get("id")) if isinstance(call, dict) else (None, None)
+    )
+    return _read_function(function, f"{path}.function", sent, ids)
 
 
-def _read_function(function: object, path: str, tool_format: ToolFormat) -> Call:
+def _read_function(function: object, path: str, sent_id: object, ids: _CallIds) -> Call:
     if not isinstance(function, dict):
         raise _error(path, "an object with name and arguments", function)
     name = function.get("name")
@@ -178,6 +211,7 @@ def _read_function(function: object, path: str, tool_format: ToolFormat) -> Call
         raise _error(path, "the JSON text of an object", arguments)
     text = repair_surrogates(arguments)
     _check_arguments(text, path)
+    tool_format = ids.tool_format
     return Call(
         name=repair_surrogates(name),
         arguments=text,
@@ -186,6 +220,7 @@ def _read_function(function: object, path: str, tool_format: ToolFormat) -> Call
             item_separator=tool_format.item_separator,
             key_separator=tool_format.key_separator,
         ),
+        id=ids.give(repair_surrogates(name), sent_id),
     )
 
 

@@ -51,10 +51,10 @@ class Rendering:
     specials: tuple[tuple[int, int], ...]
     breaks: tuple[int, ...]
 
-    def next_special(self, start: int) -> int:
-        """Offset of the first special token at or behind `start`; the length when there is none."""
+    def special_starts(self, start: int) -> list[int]:
+        """Offsets of the special tokens at or behind `start`, and of the end."""
         index = bisect_right(self.specials, (start - 1, len(self.text) + 1))
-        return self.specials[index][0] if index < len(self.specials) else len(self.text)
+        return [*(begin for begin, _ in self.specials[index:]), len(self.text)]
 
     def segments(self, start: int = 0, end: int | None = None) -> list[Segment]:
         """Cut text[start:end] in front of each special token; no special token may be cut."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from specrt.errors import ConfigError
 from specrt.grammars.base import DEAD
-from specrt.grammars.formats import ToolFormat
+from specrt.grammars.tool_format import ID_SLOT, ToolFormat
 
 NUM_BYTES = 256
 
@@ -147,26 +147,50 @@ def calls_turn(
     Raises:
         ConfigError: calls of two tools begin with the same text.
     """
-    base = _before_calls(tool_format, require_call, bool(names), tuple(specials), reasoning_end)
+    base, opened = _before_calls(
+        tool_format, require_call, bool(names), tuple(specials), reasoning_end
+    )
     builder = _Builder(specials, base)
-    trigger = builder.symbols(tool_format.trigger)
-    called, tail = builder.state(), builder.state()
-    builder.final.add(called)
-    builder.literal(tail, builder.symbols(tool_format.call_tail), called)
-    holes = []
-    for name in names:
-        head = builder.symbols(tool_format.call_head(name))
-        holes.append(Hole(builder.literal(_TRIGGERED, head[len(trigger) :]), tail))
+    tail = builder.state()
+    called = builder.literal(tail, builder.symbols(tool_format.tail))
+    holes = [Hole(_head(builder, opened, tool_format, name), tail) for name in names]
     entries = {hole.entry for hole in holes}
     if len(entries) < len(holes) or any(builder.edges[entry] for entry in entries):
         raise ConfigError(
             f"tool-call format {tool_format.name!r}: calls of {', '.join(map(repr, names))} cannot"
             " be told apart by how they begin"
         )
-    if parallel and names:
-        separator = builder.symbols(tool_format.call_separator)
-        builder.literal(called, separator + trigger, _TRIGGERED)
+    if parallel and tool_format.is_parallel and names:
+        again = builder.symbols(tool_format.call_separator + tool_format.prefix)
+        builder.literal(called, again, opened)
+    builder.final.add(builder.literal(called, builder.symbols(tool_format.calls_end)))
     return builder.build(base.start, holes)
+
+
+def _head(builder: _Builder, start: int, tool_format: ToolFormat, name: str) -> int:
+    """From the literal beginning of a call to the hole of `name`."""
+    states = [start]  # behind an id of any length that it may have
+    for part in tool_format.head(name):
+        if part == ID_SLOT:
+            states = _id(builder, states[0], tool_format)
+            continue
+        symbols = builder.symbols(part)
+        end = builder.literal(states[0], symbols)
+        for state in states[1:]:
+            builder.literal(state, symbols, end)
+        states = [end]
+    return states[0]
+
+
+def _id(builder: _Builder, state: int, tool_format: ToolFormat) -> list[int]:
+    """The states behind the ids that the model may write."""
+    characters, at_least, at_most = tool_format.id_range
+    states = [state]
+    for _ in range(at_most):
+        after = builder.state()
+        builder.edges[states[-1]] |= dict.fromkeys(map(ord, characters), after)
+        states.append(after)
+    return states[at_least:]
 
 
 _TRIGGERED = 1  # the state behind the trigger of a call
@@ -179,37 +203,50 @@ def _before_calls(
     has_names: bool,
     specials: tuple[str, ...],
     reasoning_end: str,
-) -> TurnAutomaton:
-    """What comes before the first call: the same for all lists of tools."""
+) -> tuple[TurnAutomaton, int]:
+    """What comes before the name of the first call, the same for all lists of tools.
+
+    Returns:
+        The automaton, and the state where the name follows.
+    """
     builder = _Builder(specials)
-    triggered = builder.state()
+    assert builder.state() == _TRIGGERED
     trigger = builder.symbols(tool_format.trigger)
+    opening = builder.symbols(tool_format.calls_begin + tool_format.prefix)
+    opened = builder.literal(_TRIGGERED, opening[len(trigger) :])
     if require_call:
         start = builder.state()
-        builder.literal(start, trigger, triggered)
+        builder.literal(start, trigger, _TRIGGERED)
     else:
-        separator = builder.symbols(tool_format.text_separator)
-        start = _text(builder, trigger, separator, triggered if has_names else DEAD)
-    return builder.build(_reasoning(builder, reasoning_end, start), [])
+        start = _text(builder, tool_format, _TRIGGERED if has_names else DEAD)
+    return builder.build(_reasoning(builder, reasoning_end, start), []), opened
 
 
-def _text(builder: _Builder, trigger: Symbols, separator: Symbols, triggered: int) -> int:
-    """Free text without `trigger`; behind `separator`, or before any text, it leads on.
+def _text(builder: _Builder, tool_format: ToolFormat, triggered: int) -> int:
+    """Free text without the trigger; behind the separator, or before any text, it leads on.
 
+    Without a separator only text that begins with the trigger does; further on it is text like any.
     An Aho-Corasick automaton. The beginning of the text counts as a symbol of its own.
     """
     begin = -1
-    first, after_text = (begin, *trigger), (*separator, *trigger)
-    no_text = (begin, *after_text)  # a separator with nothing before it
-    patterns = {first, after_text, no_text, trigger}
+    trigger = builder.symbols(tool_format.trigger)
+    first = (begin, *trigger)
+    leads_on, patterns = {first}, {first}
+    if tool_format.text_separator is not None:
+        after_text = (*builder.symbols(tool_format.text_separator), *trigger)
+        no_text = (begin, *after_text)  # a separator with nothing before it
+        leads_on.add(after_text)
+        # The parser reads text: a special token must not be spelled in other tokens either.
+        patterns |= {after_text, no_text, trigger, tuple(tool_format.trigger.encode())}
+    forbidden = patterns - leads_on
 
     def step(seen: Symbols, symbol: int) -> Symbols | int:
         text = (*seen, symbol)
         while not any(pattern[: len(text)] == text for pattern in patterns):
             text = text[1:]
-        if text[-len(trigger) :] != trigger:
-            return text
-        return triggered if text in (first, after_text) else DEAD
+        if text in leads_on:
+            return triggered
+        return DEAD if any(text[-len(pattern) :] == pattern for pattern in forbidden) else text
 
     symbols = {s for pattern in patterns for s in pattern if s != begin}
     return _scan(builder, (begin,), step, symbols, is_final=True)

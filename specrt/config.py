@@ -225,6 +225,11 @@ class GrammarConfig:
         "auto: tools with strict=true exactly, others as far as possible; exact: all so;"
         " lenient: none",
     )
+    tool_call_parser: str | None = flag(
+        None,
+        "format of tool calls: hermes, llama3_json, mistral, deepseek_v3, deepseek_v31, kimi_k2"
+        " (default: the one in which the model's chat template prints calls)",
+    )
     grammar_backend: Literal["auto", "outlines", "llguidance"] = flag(
         "auto",
         "what runs a schema: auto: an automaton (outlines-core) where it is regular and small, else"

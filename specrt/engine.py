@@ -204,6 +204,7 @@ class LLMEngine:
             sampling.stop,
             min_tokens=sampling.min_tokens,
             include_stop=sampling.include_stop,
+            kept_ids=self.worker.compiler.marker_ids(request.grammar),
         )
         self._live[request.request_id] = _Live(entry, text)
         self.counters.requests_total += 1

@@ -19,7 +19,8 @@ from specrt.config import EngineConfig, build, flatten
 from specrt.engine import LLMEngine
 from specrt.errors import ConfigError, EngineError
 from specrt.grammars.base import GrammarRecipe, Unenforced
-from specrt.grammars.prompt_builder import find_format, make_prompt_builder
+from specrt.grammars.format_detection import find_format
+from specrt.grammars.prompt_builder import make_prompt_builder
 from specrt.grammars.recipes import build_recipe
 from specrt.grammars.tool_parser import ParsedCall, parse_message
 from specrt.request import EngineRequest, RequestStats, SamplingParams
@@ -48,7 +49,8 @@ class Reply:
 
     Attributes:
         content: text outside of calls; None when there is none.
-        tool_calls: (name, arguments as JSON text, complete) of each call.
+        tool_calls: (name, arguments as JSON text, complete, id) of each call; the id is "" where
+            the model writes none.
         unenforced: schema keywords that the grammar did not enforce (non-strict schemas only).
         completion: the output it was read from.
     """
@@ -65,7 +67,7 @@ class Reply:
         if self.tool_calls:
             message["tool_calls"] = [
                 {
-                    "id": f"call_{index}",
+                    "id": call.id or f"call_{index}",
                     "type": "function",
                     "function": {"name": call.name, "arguments": call.arguments},
                 }
@@ -95,8 +97,11 @@ class LLM:
                 f"unknown options {', '.join(unknown)}; expected some of {', '.join(sorted(known))}"
             )
         self.engine = LLMEngine(build(EngineConfig, {"model_path": model_path, **options}))
-        self._format = find_format(self.engine.tokenizer)
-        self._prompts = make_prompt_builder(self.engine.tokenizer, self._format)
+        parser = self.engine.config.grammar.tool_call_parser
+        self._format = find_format(self.engine.tokenizer, parser)
+        self._prompts = make_prompt_builder(
+            self.engine.tokenizer, self._format, is_chosen=parser is not None
+        )
         self._ids = itertools.count()
 
     def chat(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from specrt.tokenizer import Detokenizer, Tokenizer
@@ -37,14 +38,18 @@ class TextOutput:
         *,
         min_tokens: int = 0,
         include_stop: bool = False,
+        kept_ids: Collection[int] = (),
     ) -> None:
         """Args:
         tokenizer: ids to text.
         stop: strings that end the output.
         min_tokens: a string that is complete with these first tokens does not.
         include_stop: the string that ended the output belongs to its text.
+        kept_ids: special tokens that belong to the text; the others do not.
         """
-        self._detokenizer: Detokenizer = tokenizer.detokenizer(skip_special_tokens=True)
+        self._detokenizer: Detokenizer = tokenizer.detokenizer(
+            skipped_ids=tokenizer.special_token_ids - frozenset(kept_ids)
+        )
         self._stop = tuple(s for s in stop if s)
         self._num_early = min_tokens
         self._include_stop = include_stop

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +118,9 @@ class Tokenizer:
         """The tokenizer in the `tokenizers` library's JSON format."""
         return self._json
 
-    def detokenizer(self, *, skip_special_tokens: bool = False) -> Detokenizer:
-        """A Detokenizer for one output."""
-        return Detokenizer(self, skip_special_tokens=skip_special_tokens)
+    def detokenizer(self, *, skipped_ids: Collection[int] = ()) -> Detokenizer:
+        """A Detokenizer for one output; `skipped_ids` have no text in it."""
+        return Detokenizer(self, skipped_ids)
 
     def _check_round_trips(self, folder: Path) -> None:
         ends = [self.token_bytes(index).decode() for index in self.eos_token_ids]
@@ -142,9 +142,9 @@ class Tokenizer:
 class Detokenizer:
     """Turns the growing output of one request into text, whole characters only."""
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, skipped_ids: Collection[int] = ()) -> None:
         self._tokenizer = tokenizer
-        self._skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
+        self._skipped = frozenset(skipped_ids)
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_ids: Iterable[int]) -> str:

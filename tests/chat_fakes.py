@@ -41,6 +41,8 @@ class FileTokenizer:
         self._bytes = ByteLevel(add_prefix_space=False, use_regex=False)
         self._plain.encode_special_tokens = True
         self.eos_token_ids = frozenset({self._tokenizer.token_to_id(eos_token)})
+        added = self._tokenizer.get_added_tokens_decoder()
+        self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)

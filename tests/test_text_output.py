@@ -35,7 +35,9 @@ class ByteDetokenizer:
 class ByteTokenizer:
     """The part of Tokenizer that TextOutput needs."""
 
-    def detokenizer(self, *, skip_special_tokens: bool) -> ByteDetokenizer:
+    special_token_ids = frozenset[int]()
+
+    def detokenizer(self, *, skipped_ids: frozenset[int]) -> ByteDetokenizer:
         return ByteDetokenizer()
 
 

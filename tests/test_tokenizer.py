@@ -125,7 +125,7 @@ def test_detokenizer_flushes_half_a_character(tokenizer: Tokenizer) -> None:
 def test_detokenizer_and_special_tokens(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("a<|im_end|>b")
     assert tokenizer.detokenizer().push(ids) == "a<|im_end|>b"
-    assert tokenizer.detokenizer(skip_special_tokens=True).push(ids) == "ab"
+    assert tokenizer.detokenizer(skipped_ids=tokenizer.special_token_ids).push(ids) == "ab"
 
 
 @pytest.mark.parametrize(

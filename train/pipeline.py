@@ -30,7 +30,7 @@ from specrt.draft_heads.config import default_capture_layers
 from specrt.errors import ConfigError
 from specrt.grammars.base import GrammarRecipe
 from specrt.grammars.compiler import GrammarCompiler
-from specrt.grammars.prompt_builder import find_format
+from specrt.grammars.format_detection import find_format
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.decoder import TargetModel
 from specrt.model.loader import ModelFolder, resolve_model_folder

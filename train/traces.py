@@ -17,8 +17,9 @@ from typing import Any, BinaryIO, cast
 
 from specrt.errors import ConfigError, RequestError
 from specrt.grammars.base import DEFAULT_TOOL_FORMAT
-from specrt.grammars.formats import ToolFormat, load_format
+from specrt.grammars.formats import load_format
 from specrt.grammars.messages import read_messages
+from specrt.grammars.tool_format import ToolFormat
 from specrt.grammars.tools import read_tools, shown
 
 

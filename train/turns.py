@@ -22,9 +22,10 @@ from specrt.bench.token_kinds import forced_tokens
 from specrt.config import DRAFT_SOURCES
 from specrt.errors import RequestError
 from specrt.grammars.base import GrammarRecipe
-from specrt.grammars.formats import ToolFormat
-from specrt.grammars.prompt_builder import find_format, make_prompt_builder
+from specrt.grammars.format_detection import find_format
+from specrt.grammars.prompt_builder import make_prompt_builder
 from specrt.grammars.recipes import build_recipe
+from specrt.grammars.tool_format import ToolFormat
 from specrt.model.converted import sha256
 from specrt.model.loader import resolve_model_folder
 from specrt.progress import Progress

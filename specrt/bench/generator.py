@@ -82,13 +82,17 @@ class EngineGenerator:
 
     def __init__(self, config: EngineConfig) -> None:
         from specrt.engine import LLMEngine
-        from specrt.grammars.prompt_builder import find_format, make_prompt_builder
+        from specrt.grammars.format_detection import find_format
+        from specrt.grammars.prompt_builder import make_prompt_builder
 
         self.engine = LLMEngine(config)
         self.vocab_size = self.engine.worker.model.config.vocab_size
         self._ids = itertools.count()
-        self.tool_format = find_format(self.engine.tokenizer)
-        self._prompts = make_prompt_builder(self.engine.tokenizer, self.tool_format)
+        parser = config.grammar.tool_call_parser
+        self.tool_format = find_format(self.engine.tokenizer, parser)
+        self._prompts = make_prompt_builder(
+            self.engine.tokenizer, self.tool_format, is_chosen=parser is not None
+        )
 
     def cases(self, traces: list[Trace], limit: int, max_prompt_tokens: int) -> list[Case]:
         """Make up to `limit` cases, one assistant turn of each trace at a time.

@@ -25,7 +25,8 @@ from specrt.bench.options import HostOptions
 from specrt.bench.report import columns, write_json
 from specrt.config import DRAFT_SOURCES
 from specrt.engine import LLMEngine
-from specrt.grammars.prompt_builder import Prompt, find_format, make_prompt_builder
+from specrt.grammars.format_detection import find_format
+from specrt.grammars.prompt_builder import Prompt, make_prompt_builder
 from specrt.messages import Add, decode_command, encode
 from specrt.model.loader import resolve_model_folder
 from specrt.request import EngineRequest, SamplingParams

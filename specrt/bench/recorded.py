@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from specrt.errors import SpecrtError
 from specrt.grammars.base import DEAD, GrammarState
-from specrt.grammars.formats import ToolFormat
 from specrt.grammars.schema.arrange import arrange
 from specrt.grammars.schema.expand import normalise
+from specrt.grammars.tool_format import ToolFormat
 
 
 class _Tokens(Protocol):

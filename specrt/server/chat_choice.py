@@ -19,7 +19,7 @@ from openai.types.chat import chat_completion_chunk as chunk
 from openai.types.chat.chat_completion_message import FunctionCall
 from openai.types.chat.chat_completion_message_function_tool_call import Function
 
-from specrt.grammars.formats import ToolFormat
+from specrt.grammars.tool_format import ToolFormat
 from specrt.grammars.tool_parser import (
     ArgumentsDelta,
     CallEnd,
@@ -147,15 +147,17 @@ class ChatChoice:
         match delta:
             case TextDelta(text):
                 return chunk.ChoiceDelta(content=text)
-            case CallStart(_, name) if self._is_older:
+            case CallStart(name=name) if self._is_older:
                 older = chunk.ChoiceDeltaFunctionCall(name=name, arguments="")
                 return chunk.ChoiceDelta(function_call=older)
             case ArgumentsDelta(_, text) if self._is_older:
                 return chunk.ChoiceDelta(
                     function_call=chunk.ChoiceDeltaFunctionCall(arguments=text)
                 )
-            case CallStart(index, name):
-                self._call_ids.append(_call_id())
+            case CallStart(index, name, written):
+                # An id that the model writes twice in a turn would mix up the results.
+                is_new = written and written not in self._call_ids
+                self._call_ids.append(written if is_new else _call_id())
                 call = chunk.ChoiceDeltaToolCall(
                     index=index,
                     id=self._call_ids[-1],

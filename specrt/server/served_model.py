@@ -12,9 +12,10 @@ from typing import Protocol
 from specrt.config import EngineConfig, GrammarConfig
 from specrt.grammars.base import GrammarRecipe, Unenforced
 from specrt.grammars.compiler import GrammarCompiler
-from specrt.grammars.formats import ToolFormat
-from specrt.grammars.prompt_builder import Prompt, PromptBuilder, find_format, make_prompt_builder
+from specrt.grammars.format_detection import find_format
+from specrt.grammars.prompt_builder import Prompt, PromptBuilder, make_prompt_builder
 from specrt.grammars.table_store import TableStore, default_folder
+from specrt.grammars.tool_format import ToolFormat
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.loader import resolve_model_folder
 from specrt.tokenizer import Tokenizer
@@ -111,7 +112,8 @@ def load_served_model(config: EngineConfig) -> ServedModel:
     found = resolve_model_folder(config.model.model_path)
     vocab_size = found.config.vocab_size
     tokenizer = Tokenizer(found.folder, vocab_size, found.config.eos_token_ids)
-    tool_format = find_format(tokenizer)
+    parser = config.grammar.tool_call_parser
+    tool_format = find_format(tokenizer, parser)
     vocabulary = Vocabulary(tokenizer.tokenizer_json(), vocab_size, tokenizer.eos_token_ids)
     context_length = config.model.context_length or found.config.max_positions
     longest = max(len(tokenizer.token_bytes(token_id)) for token_id in range(len(tokenizer)))
@@ -121,7 +123,7 @@ def load_served_model(config: EngineConfig) -> ServedModel:
         max_prompt_chars=context_length * longest,
         vocab_size=vocab_size,
         tokenizer=tokenizer,
-        prompts=make_prompt_builder(tokenizer, tool_format),
+        prompts=make_prompt_builder(tokenizer, tool_format, is_chosen=parser is not None),
         compiler=GrammarCompiler(
             vocabulary,
             backend=config.grammar.grammar_backend,

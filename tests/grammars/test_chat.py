@@ -152,7 +152,7 @@ def test_ids_cache_hints_and_absent_fields_do_not_matter() -> None:
 
 def test_the_models_own_tools_are_used_when_they_print_the_same_calls() -> None:
     own = renderer(TOOL_TEMPLATE)
-    assert own.uses_own_tools and not renderer(PLAIN_TEMPLATE).uses_own_tools
+    assert own.tools_fit and not renderer(PLAIN_TEMPLATE).tools_fit
     messages = [{"role": "user", "content": "hi"}, asked(None, '{"a": 1.50,"b":1E5}'), result("1")]
     text = render(own, messages, TOOLS).text
     assert HERMES.call_text("get_weather", '{"a": 1.50, "b": 1E5}') in text
@@ -163,7 +163,7 @@ def test_the_models_own_tools_are_used_when_they_print_the_same_calls() -> None:
 
 def test_a_template_with_other_calls_gives_way_to_the_formats() -> None:
     other = TOOL_TEMPLATE.replace("<tool_call>", "<call>")
-    assert not renderer(other).uses_own_tools
+    assert not renderer(other).tools_fit
     text = render(renderer(other), [{"role": "user", "content": "hi"}, asked(None, "{}")]).text
     assert HERMES.call_text("get_weather", "{}") in text
 
@@ -189,7 +189,7 @@ def test_a_model_without_the_templates_tokens_is_refused_by_name() -> None:
     lone = renderer(PLAIN_TEMPLATE, special_tokens=["<|endoftext|>"])
     messages = [{"role": "user", "content": "hi"}]
     assert "hi" in render(lone, messages).text
-    with pytest.raises(RequestError, match=r"'hermes' template needs .* <\|im_end\|>") as caught:
+    with pytest.raises(RequestError, match=r"own template needs .* <\|im_end\|>") as caught:
         render(lone, messages, TOOLS)
     assert caught.value.param == "tools"
 

@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from specrt.errors import ConfigError
-from specrt.grammars.formats import format_names, load_format, read_format
+from specrt.grammars.formats import format_names, load_format, read_formats, variants_of
 
 HERMES = json.loads(files("specrt.grammars.formats").joinpath("hermes.json").read_text())
 
@@ -19,8 +19,8 @@ def test_hermes_writes_calls_as_transformers_tojson_prints_them() -> None:
     printed = json.dumps({"name": "get_weather", "arguments": arguments}, ensure_ascii=False)
     text = hermes.call_text("get_weather", json.dumps(arguments, ensure_ascii=False))
     assert text == f"<tool_call>\n{printed}\n</tool_call>"
-    assert text == hermes.call_head("get_weather") + printed[printed.index('{"city') : -1] + (
-        hermes.call_tail
+    assert text == hermes.prefix + "".join(hermes.head("get_weather")) + (
+        printed[printed.index('{"city') : -1] + hermes.tail
     )
 
 
@@ -38,7 +38,7 @@ def test_every_shipped_format_loads_and_has_a_template() -> None:
     for name in format_names():
         assert load_format(name).name == name
         assert load_format(name) is load_format(name)
-        assert load_format(name).template_source()
+        assert variants_of(name)[0].name == name
 
 
 def test_unknown_format_lists_the_known_ones() -> None:
@@ -49,24 +49,34 @@ def test_unknown_format_lists_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"trigger": "<call>"}, "'call_begin' to begin with a 'trigger'"),
-        ({"trigger": ""}, "'call_begin' to begin with a 'trigger'"),
-        ({"call_end": " \n"}, "'call_end' that is more than white space"),
+        ({"trigger": "<call>"}, "calls to begin with a 'trigger'"),
+        ({"trigger": ""}, "calls to begin with a 'trigger'"),
+        ({"call": "<tool_call>$arguments$name"}, r"text, then \$name, \$arguments"),
+        ({"call": "<tool_call>$name$id: $arguments"}, r"text, then \$name, \$arguments"),
+        ({"call": "$name: $arguments"}, r"text, then \$name, \$arguments"),
+        ({"call": "<tool_call>$name.x $arguments"}, "text in 'call' that ends the name"),
+        ({"call": "<tool_call>$name: $id, $arguments", "id_pattern": "[0-9]{1,"}, "'id_pattern'"),
+        ({"call": "<tool_call>$name: $id0$arguments", "id_pattern": "[0-9]{1,2}"}, "'id_pattern'"),
+        ({"call_id": "$id"}, "'call_id' with \\$id where calls have ids"),
+        ({"text_separator": 1}, "text or null in 'text_separator', got 1"),
+        ({"is_parallel": "yes"}, "true or false in 'is_parallel', got 'yes'"),
+        ({"aliases": "qwen"}, "a list of names in 'aliases'"),
+        ({"variants": {"x": 1}}, "objects by name in 'variants'"),
+        ({"variants": {"x": {"trigger": "-"}}}, "calls to begin with a 'trigger'"),
         ({"item_separator": ";"}, "'item_separator' to be ','"),
         ({"key_separator": ":\n"}, "'key_separator' to be ':'"),
-        ({"name_key": 3}, "text in 'name_key', got 3"),
-        ({"template_tokens": "x"}, "a list of text in 'template_tokens', got 'x'"),
+        ({"call": 3}, "text in 'call', got 3"),
         ({"surprise": "x"}, "expected an object with name"),
     ],
 )
 def test_a_bad_file_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        read_format(json.dumps({**HERMES, **change}), where="x.json")
+        read_formats(json.dumps({**HERMES, **change}), where="x.json")
 
 
 def test_a_missing_key_and_broken_json_are_refused() -> None:
-    short = {key: value for key, value in HERMES.items() if key != "call_end"}
-    with pytest.raises(ConfigError, match=r"x\.json: expected an object with .*call_end"):
-        read_format(json.dumps(short), where="x.json")
+    short = {key: value for key, value in HERMES.items() if key != "trigger"}
+    with pytest.raises(ConfigError, match=r"x\.json: expected an object with .*trigger"):
+        read_formats(json.dumps(short), where="x.json")
     with pytest.raises(ConfigError, match=r"x\.json: expected JSON"):
-        read_format("{", where="x.json")
+        read_formats("{", where="x.json")

@@ -42,14 +42,14 @@ def test_contents() -> None:
 )
 def test_an_assistant_may_only_call(absent: dict[str, Any]) -> None:
     messages = read(USER, asked(call('{"b":1,"a":"\\u00e9"}'), **absent))
-    arguments = Call("f", '{"b":1,"a":"\\u00e9"}', '{"b": 1, "a": "é"}')
+    arguments = Call("f", '{"b":1,"a":"\\u00e9"}', '{"b": 1, "a": "é"}', "000000000")
     assert messages[1] == Message(role="assistant", content="", calls=(arguments,))
 
 
 def test_arguments_in_the_style_stay_as_they_are() -> None:
     text = '{"n": 1.50, "e": 1E5, "s": "a, b: c"}'
     (first,) = read(USER, asked(call(text)))[1].calls
-    assert first == ("f", text, text)
+    assert first[:3] == ("f", text, text)
 
 
 @pytest.mark.parametrize(("arguments", "styled"), [("", "{}"), ({"a": "é"}, '{"a": "é"}')])
@@ -61,7 +61,30 @@ def test_other_ways_of_writing_arguments(arguments: object, styled: str) -> None
 def test_tool_results_follow_calls() -> None:
     result = {"role": "tool", "content": "1", "tool_call_id": "x"}
     messages = read(USER, asked(call("{}"), call("{}")), result, {**result, "name": "f"})
-    assert messages[3] == Message(role="tool", content="1", name="f")
+    assert messages[3] == Message(role="tool", content="1", name="f", call_id="000000001")
+
+
+@pytest.mark.parametrize(
+    ("name", "sent", "ids"),
+    [
+        ("hermes", ["call_a", "call_b"], ["000000000", "000000001"]),
+        ("kimi_k2", ["functions.f:7", "call_b"], ["functions.f:7", "functions.f:1"]),
+        ("kimi_k2", ["functions.g:7", "functions.f:"], ["functions.f:0", "functions.f:1"]),
+        ("mistral_call_id", ["abcDEF012", "call_b"], ["abcDEF012", "000000001"]),
+    ],
+)
+def test_ids_are_kept_where_the_model_could_have_written_them(
+    name: str, sent: list[str], ids: list[str]
+) -> None:
+    calls = asked(*({**call("{}"), "id": call_id} for call_id in sent))
+    # Results name their call, in any order; one that names none answers the first open one.
+    results: list[dict[str, Any]] = [
+        {"role": "tool", "content": "1", "tool_call_id": sent[1]},
+        {"role": "tool", "content": "2"},
+    ]
+    messages = read_messages([USER, calls, *results], load_format(name))
+    assert [made.id for made in messages[1].calls] == ids
+    assert [message.call_id for message in messages[2:]] == [ids[1], ids[0]]
 
 
 def test_an_assistant_may_have_said_nothing() -> None:

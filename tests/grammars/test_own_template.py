@@ -13,8 +13,10 @@ from grammar_walks import takes
 
 from specrt.grammars.base import GrammarRecipe, ToolSpec
 from specrt.grammars.compiler import GrammarCompiler
-from specrt.grammars.formats import ToolFormat, load_format
-from specrt.grammars.prompt_builder import find_format, make_prompt_builder
+from specrt.grammars.format_detection import find_format
+from specrt.grammars.formats import load_format
+from specrt.grammars.prompt_builder import make_prompt_builder
+from specrt.grammars.tool_format import ToolFormat
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.tokenizer import Tokenizer
 

@@ -186,7 +186,7 @@ def test_forced_runs_cross_borders(engines):
 def test_a_special_token_is_allowed_where_its_marker_stands():
     vocabulary = tiny_vocabulary()
     text, token_id = next(iter(vocabulary.special_texts.items()))
-    tool_format = replace(HERMES, call_begin=text, trigger=text)
+    tool_format = replace(HERMES, call=HERMES.call.replace(HERMES.trigger, text), trigger=text)
     turn = calls_turn(tool_format, ["time"], require_call=False, parallel=False, specials=[text])
     state = TurnGrammar(vocabulary, turn, [build(EMPTY)]).open()
     assert token_id in ids_of(mask_of(state, state.root, vocabulary))

@@ -23,7 +23,8 @@ def test_segments_begin_at_the_special_tokens_of_the_template() -> None:
     assert rendering.segments(1) == rendering.segments()[1:]
     assert rendering.segments(6, 9) == [Segment("", "s>c", False)]  # "<s>" was cut apart
     assert rendering.segments(5, 10)[0] == Segment("", "<s>c", True)
-    assert [rendering.next_special(i) for i in (0, 1, 2, 9, 10)] == [1, 1, 9, 9, 13]
+    starts = [rendering.special_starts(i) for i in (0, 1, 2, 9, 10)]
+    assert starts == [[1, 9, 13], [1, 9, 13], [9, 13], [9, 13], [13]]
     assert rendering.segments(4, 4) == []
 
 

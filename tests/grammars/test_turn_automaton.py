@@ -11,18 +11,38 @@ from hypothesis import strategies as st
 from specrt.errors import ConfigError
 from specrt.grammars.base import DEAD
 from specrt.grammars.formats import load_format
+from specrt.grammars.tool_format import ToolFormat
 from specrt.grammars.turn_automaton import NUM_BYTES, calls_turn, value_turn
 
 HERMES = load_format("hermes")
 # Short markers, so that generated text runs into them: `<c` begins a call, `;` stands before it.
-SHORT = replace(
-    HERMES,
-    call_begin="<c",
+SHORT = ToolFormat(
+    name="short",
+    call="<c$name:$arguments>",
     trigger="<c",
-    call_end=">",
-    call_separator=";",
     text_separator=";",
+    call_separator=";",
+    instruction="",
 )
+LISTED = replace(
+    SHORT,
+    call="($name:$arguments)",
+    calls_begin="<c[",
+    call_separator=",",
+    calls_end="]",
+    text_separator="",
+)
+NUMBERED = replace(
+    SHORT,
+    call="<c$name;$id:$arguments>",
+    id_pattern="[0-9]{1,2}",
+    call_id="$id",
+    call_separator="",
+)
+ALONE = replace(SHORT, text_separator=None)
+ONE = replace(SHORT, is_parallel=False)
+BARE = replace(SHORT, call="<c$name:$arguments")
+FORMATS = [SHORT, LISTED, NUMBERED, ALONE, ONE, BARE]
 NAMES = ("a", "ab", "b")
 
 
@@ -52,32 +72,55 @@ def is_turn(data, tool_format, names, *, require_call, parallel):
         text = data.decode()
     except UnicodeDecodeError:
         return False
-    calls = "|".join(re.escape(tool_format.call_text(name, "{}")) for name in names) or "(?!)"
-    more = f"(?:{re.escape(tool_format.call_separator)}(?:{calls}))*" if parallel else ""
-    before, trigger, after = text.partition(tool_format.trigger)
-    if not trigger:
-        return not require_call
-    separator = tool_format.text_separator
-    has_text = before.endswith(separator) and len(before) > len(separator)
-    if before and (require_call or not has_text):
+    name = "|".join(map(re.escape, names)) or "(?!)"
+    call = re.escape(tool_format.call).replace(r"\$name", f"(?:{name})")
+    call = call.replace(r"\$id", tool_format.id_pattern).replace(r"\$arguments", r"\{\}")
+    again = re.escape(tool_format.call_separator) + call
+    calls = call + (f"(?:{again})*" if parallel and tool_format.is_parallel else "")
+    calls = re.escape(tool_format.calls_begin) + calls + re.escape(tool_format.calls_end)
+    separator, trigger = tool_format.text_separator, tool_format.trigger
+    if re.fullmatch(calls, text):
+        return True
+    if require_call:
         return False
-    return re.fullmatch(f"(?:{calls}){more}", trigger + after) is not None
+    if separator is None:
+        return not text.startswith(trigger)
+    before, found, after = text.partition(trigger)
+    if not found:
+        return True
+    has_text = before.endswith(separator) and len(before) > len(separator)
+    return has_text and re.fullmatch(calls, found + after) is not None
 
 
 PIECES = [
-    *("<c", "<", "c", ";", ">", "é", "€", "😀", " "),
-    *(SHORT.call_text(name, "{}") for name in NAMES),
+    *("<c", "<", "c", ";", ">", "[", "]", ",", "é", "€", "😀", " "),
+    *(f.call_text(name, "{}") for f in FORMATS for name in NAMES),
+    *(LISTED.turn_text("", [(name, "{}")]) for name in NAMES),
+    NUMBERED.call_text("a", "{}", "12"),
     SHORT.call_text("c", "{}"),
 ]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=6).map(lambda parts: "".join(parts).encode())
 
 
-@settings(max_examples=400, deadline=None)
-@given(text=TEXTS, require_call=st.booleans(), parallel=st.booleans(), names=st.integers(1, 3))
-def test_it_accepts_turns_and_nothing_else(text, require_call, parallel, names):
+@pytest.mark.parametrize(
+    "tool_format", FORMATS, ids=["short", "listed", "id", "alone", "one", "bare"]
+)
+@settings(max_examples=200, deadline=None)
+@given(
+    text=TEXTS,
+    calls=st.lists(st.sampled_from(NAMES), max_size=3),
+    require_call=st.booleans(),
+    parallel=st.booleans(),
+    names=st.integers(1, 3),
+)
+def test_it_accepts_turns_and_nothing_else(tool_format, text, calls, require_call, parallel, names):
     modes = {"require_call": require_call, "parallel": parallel}
-    turn = calls_turn(SHORT, NAMES[:names], **modes)
-    assert accepts(turn, text) == is_turn(text, SHORT, NAMES[:names], **modes)
+    turn = calls_turn(tool_format, NAMES[:names], **modes)
+    assert accepts(turn, text) == is_turn(text, tool_format, NAMES[:names], **modes)
+    # Whole turns are rare among random texts.
+    content = "" if require_call else text.decode()
+    text = tool_format.turn_text(content, [(name, "{}") for name in calls]).encode()
+    assert accepts(turn, text) == is_turn(text, tool_format, NAMES[:names], **modes)
 
 
 @settings(max_examples=200, deadline=None)
@@ -113,8 +156,9 @@ def test_hermes(names):
         assert not accepts(turn, text.encode()), text
 
 
-def test_every_state_but_dead_can_end():
-    turn = calls_turn(HERMES, NAMES, require_call=False, parallel=True)
+@pytest.mark.parametrize("tool_format", [*FORMATS, HERMES], ids=lambda f: f.name)
+def test_every_state_but_dead_can_end(tool_format):
+    turn = calls_turn(tool_format, NAMES, require_call=False, parallel=True)
     alive = turn.final.copy()
     exits = {hole.entry: hole.exit for hole in turn.holes}
     for _ in range(len(turn.table)):
@@ -129,9 +173,9 @@ def test_every_state_but_dead_can_end():
     assert not alive[DEAD]
 
 
-def test_special_tokens_are_symbols_and_their_text_is_not():
+def test_special_tokens_are_symbols_and_their_text_is_nowhere():
     special = "[CALLS]"
-    tool_format = replace(HERMES, call_begin=special, trigger=special, call_end="\n.")
+    tool_format = replace(SHORT, call=special + "$name:$arguments!", trigger=special)
     turn = calls_turn(
         tool_format, NAMES, require_call=False, parallel=True, specials=["<other>", special]
     )
@@ -140,11 +184,17 @@ def test_special_tokens_are_symbols_and_their_text_is_not():
     symbol = NUM_BYTES + 1
     assert turn.table.shape[1] == NUM_BYTES + 2
     assert turn.final[walk(turn, (symbol, *body))]
-    assert turn.final[walk(turn, (*b"text\n", symbol, *body, *b"\n", symbol, *body))]
-    # As bytes it is text like any other.
-    assert turn.final[walk(turn, call)]
+    assert turn.final[walk(turn, (*b"text;", symbol, *body, *b";", symbol, *body))]
     assert not turn.final[walk(turn, (*b"text", symbol, *body))]
     assert walk(turn, (NUM_BYTES,)) == DEAD
+    # Who reads the text could not tell it from the token.
+    assert walk(turn, b"[CALLS") != DEAD
+    assert walk(turn, b"[CALLS]") == DEAD and walk(turn, b"text;[CALLS]") == DEAD
+
+
+def test_the_text_of_a_special_token_may_stand_in_text_where_calls_stand_alone():
+    turn = calls_turn(ALONE, NAMES, require_call=False, parallel=True)
+    assert accepts(turn, b"text;<ca:{}>") and not accepts(turn, b"<c")
 
 
 def test_reasoning_comes_first_and_does_not_end_the_turn():

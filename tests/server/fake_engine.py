@@ -48,6 +48,7 @@ class ByteTokenizer:
     """One token a byte, and the special tokens of the Hermes template."""
 
     eos_token_ids = frozenset({EOS})
+    special_token_ids = frozenset(range(256, 256 + len(SPECIAL)))
 
     def encode(self, text: str) -> list[int]:
         for index, special in enumerate(SPECIAL):

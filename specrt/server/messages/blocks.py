@@ -23,6 +23,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaTool
 from pydantic_core import from_json
 
 from specrt.errors import GrammarError
+from specrt.server.messages.history import CALL_PREFIX
 
 
 class TokenBytes(Protocol):
@@ -59,7 +60,7 @@ class BlockBuilder:
         assert function is not None, "a call without a function"
         if call.id is not None:
             assert function.name is not None, "a call begins with its name"
-            call_id = f"toolu_{call.id.removeprefix('call_')}"
+            call_id = CALL_PREFIX + call.id.removeprefix("call_")
             events += self._begin(
                 ToolUseBlock(type="tool_use", id=call_id, name=function.name, input={})
             )

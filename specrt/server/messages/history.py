@@ -15,6 +15,8 @@ from specrt.server.messages.fields import Fields, check_fields, check_object, re
 
 ChatMessage = dict[str, object]
 
+CALL_PREFIX = "toolu_"  # of the id that a call has in a chat completion
+
 # The line that Claude Code writes in front of its system prompt, with a hash of the request in it.
 _BILLING = re.compile(r"\A\s*x-anthropic-billing-header:[^\n]*\n*")
 
@@ -135,21 +137,24 @@ class _History:
         texts = _texts(content or "", f"{path}.content", "system")
         if block.get("is_error"):
             texts = ["Error: ", *texts]
-        self.messages.append({"role": "tool", "tool_call_id": call_id, "content": _parts(texts)})
+        chat_id = call_id.removeprefix(CALL_PREFIX)
+        self.messages.append({"role": "tool", "tool_call_id": chat_id, "content": _parts(texts)})
 
     def _add_assistant(self, content: str | Sequence[object], path: str) -> None:
         texts: list[str] = []
         calls: list[dict[str, object]] = []
+        uses: list[dict[str, object]] = []
         for block, where in _read_blocks(content, path, "assistant"):
             if block["type"] == "text":
                 texts.append(str(block["text"]))
             elif block["type"] == "tool_use":
                 calls.append(self._call(block, where))
+                uses.append(block)
         message: ChatMessage = {"role": "assistant", "content": _parts(texts)}
         if calls:
             message["tool_calls"] = calls
         self.messages.append(message)
-        self._unanswered = {str(call["id"]) for call in calls}
+        self._unanswered = {str(block["id"]) for block in uses}
 
     def _call(self, block: dict[str, object], path: str) -> dict[str, object]:
         check_depth(block["input"], f"{path}.input")
@@ -160,7 +165,8 @@ class _History:
         call_id = str(block["id"])
         arguments = self._calls.arguments(call_id, block["input"])
         function = {"name": block["name"], "arguments": arguments}
-        return {"id": call_id, "type": "function", "function": function}
+        chat_id = call_id.removeprefix(CALL_PREFIX)
+        return {"id": chat_id, "type": "function", "function": function}
 
     def check_end(self, path: str) -> None:
         """Refuse a conversation that ends with the assistant."""
