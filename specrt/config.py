@@ -37,7 +37,10 @@ class ModelConfig:
     model_path: str | None = flag(
         None, "transformers folder or .gguf file of the target model (default: the embedded model)"
     )
-    served_model_name: str | None = flag(None, "name in the API (default: the model's own)")
+    served_model_name: str | None = flag(
+        None,
+        "names in the API, comma separated; answers carry the first (default: the model's own)",
+    )
     context_length: int | None = flag(
         None, "context in tokens (default: the model's own)", aliases=("--max-model-len",)
     )
@@ -48,7 +51,19 @@ class ModelConfig:
         aliases=("--tp", "--tensor-parallel-size"),
     )
 
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """The names of --served-model-name; () = the model's own name."""
+        names = (self.served_model_name or "").split(",")
+        return tuple(dict.fromkeys(name.strip() for name in names if name.strip()))
+
     def __post_init__(self) -> None:
+        _check(
+            self.served_model_name is None or bool(self.served_names),
+            "--served-model-name",
+            "a name, or several with commas between them",
+            self.served_model_name,
+        )
         _check(
             self.context_length is None or self.context_length >= 16,
             "--context-length",

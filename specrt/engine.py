@@ -99,7 +99,7 @@ class LLMEngine:
         self.config = config
         torch.set_num_threads(config.model.num_threads or _physical_cores())
         loaded = load_target(config.model.model_path)
-        self.model_name = config.model.served_model_name or loaded.name
+        self.model_name = next(iter(config.model.served_names), loaded.name)
         target = loaded.config
         self.context_length = _context_length(config, target)
         self.tokenizer = Tokenizer(loaded.folder, target.vocab_size, target.eos_token_ids)

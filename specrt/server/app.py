@@ -15,7 +15,7 @@ from specrt.server.admission import Admission
 from specrt.server.body import parse_body, read_body
 from specrt.server.chat import ChatService
 from specrt.server.completions import CompletionService
-from specrt.server.errors import NotFoundError, install_error_handlers
+from specrt.server.errors import install_error_handlers
 from specrt.server.generation import Backend, Engine
 from specrt.server.messages.routes import messages_routes
 from specrt.server.messages.service import MessagesService
@@ -80,20 +80,14 @@ def _api_routes(model: ServedModel, backend: Backend) -> APIRouter:
     router = APIRouter(prefix="/v1")
     chat = ChatService(model, backend)
     completions = CompletionService(model, backend)
-    listed = Model(id=model.name, object="model", created=model.created, owned_by="specrt")
 
-    def check_model(name: str) -> None:
-        if name != model.name:
-            raise NotFoundError(
-                f"model {name!r} is not served here; served: {model.name!r}",
-                param="model",
-                code="model_not_found",
-            )
+    def listed(name: str) -> Model:
+        return Model(id=name, object="model", created=model.created, owned_by="specrt")
 
     @router.post("/chat/completions")
     async def create_chat_completion(request: Request) -> Response:
         body = parse_body(ChatRequest, await read_body(request))
-        check_model(body.model)
+        model.check_name(body.model)
         record = record_of(request.scope)
         if body.stream:
             return EventStream(chat.stream(body, record))
@@ -102,7 +96,7 @@ def _api_routes(model: ServedModel, backend: Backend) -> APIRouter:
     @router.post("/completions")
     async def create_completion(request: Request) -> Response:
         body = parse_body(CompletionRequest, await read_body(request))
-        check_model(body.model)
+        model.check_name(body.model)
         record = record_of(request.scope)
         if body.stream:
             return EventStream(completions.stream(body, record))
@@ -110,16 +104,18 @@ def _api_routes(model: ServedModel, backend: Backend) -> APIRouter:
 
     @router.get("/models")
     async def list_models() -> Response:
-        return JSONResponse({"object": "list", "data": [listed.to_dict()]})
+        return JSONResponse(
+            {"object": "list", "data": [listed(name).to_dict() for name in model.names]}
+        )
 
     @router.get("/models/{name:path}")
     async def get_model(name: str) -> Response:
-        check_model(name)
-        return _json(listed)
+        model.check_name(name)
+        return _json(listed(name))
 
-    router.include_router(messages_routes(MessagesService(model, chat), check_model))
+    router.include_router(messages_routes(MessagesService(model, chat), model.check_name))
     responses = ResponseService(chat, model.name, ResponseStore())
-    router.include_router(response_routes(responses, check_model))
+    router.include_router(response_routes(responses, model.check_name))
     return router
 
 

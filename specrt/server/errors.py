@@ -69,6 +69,15 @@ class RequestTimeoutError(SpecrtError):
     status = 504
 
 
+class AbortedError(RequestError):
+    """Somebody ended the request with /abort_request."""
+
+    status = 410  # no client sends the request again on its own, as for 409 and 5xx
+
+    def __init__(self) -> None:
+        super().__init__("the request was ended by /abort_request", code="request_aborted")
+
+
 class ClientGone(Exception):
     """The client closed the connection before it had its answer."""
 

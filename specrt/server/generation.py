@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, cast
 
 from openai.types import CompletionUsage
@@ -17,7 +17,7 @@ from specrt.grammars.base import Unenforced
 from specrt.request import DraftStats, EngineRequest, RequestOutput, RequestStats, by_source
 from specrt.server.access import RequestRecord
 from specrt.server.admission import Admission
-from specrt.server.errors import RequestTimeoutError
+from specrt.server.errors import AbortedError, RequestTimeoutError
 from specrt.server.metrics import ServerMetrics
 from specrt.server.protocol import Report, UnenforcedEntry, ViolationEntry
 
@@ -75,12 +75,30 @@ class Backend:
         metrics: count.
         admission: bounds how many.
         timeout_s: longest time of one HTTP request since its arrival (seconds); None = any.
+        running: what is in the engine now.
     """
 
     engine: Engine
     metrics: ServerMetrics
     admission: Admission
     timeout_s: float | None = None
+    running: set[Generation] = field(default_factory=set)
+
+    def abort(self, request_id: str | None) -> int:
+        """End what runs for a request, or everything; returns the number of requests ended.
+
+        Args:
+            request_id: of its X-Request-Id header, or of its response; None = all requests.
+        """
+        found = [
+            generation
+            for generation in self.running
+            if request_id is None
+            or request_id in (generation.record.request_id, generation.record.generation_id)
+        ]
+        for generation in found:
+            generation.abort()
+        return len(found)
 
 
 class Generation:
@@ -103,6 +121,11 @@ class Generation:
         self._n = n
         self._backend = backend
         self._requests = requests
+        self._queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
+
+    def abort(self) -> None:
+        """Let `outputs` raise AbortedError."""
+        self._queue.put_nowait((0, AbortedError()))
 
     @property
     def num_choices(self) -> int:
@@ -116,24 +139,29 @@ class Generation:
             OverloadedError: the queue is full; nothing reached the engine.
             RequestError: the engine did not take a request; the others are aborted.
             RequestTimeoutError: the time is up; all are aborted.
+            AbortedError: all were aborted.
             EngineError: the engine failed.
         """
+        running = self._backend.running
         with self._backend.admission.choices(len(self._requests)):
-            async with aclosing(self._run()) as outputs:
-                async for output in outputs:
-                    yield output
+            running.add(self)
+            try:
+                async with aclosing(self._run()) as outputs:
+                    async for output in outputs:
+                        yield output
+            finally:
+                running.discard(self)
 
     async def _run(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
-        queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
         tasks = [
-            asyncio.create_task(self._pump(choice, request, queue))
+            asyncio.create_task(self._pump(choice, request))
             for choice, request in enumerate(self._requests)
         ]
         last_s = [self.record.started] * len(tasks)
         try:
             num_running = len(tasks)
             while num_running:
-                choice, item = await self._in_time(queue.get())
+                choice, item = await self._in_time(self._queue.get())
                 if item is None:
                     num_running -= 1
                     continue
@@ -163,12 +191,7 @@ class Generation:
                 " ask for fewer tokens"
             ) from None
 
-    async def _pump(
-        self,
-        choice: int,
-        request: EngineRequest,
-        queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]],
-    ) -> None:
+    async def _pump(self, choice: int, request: EngineRequest) -> None:
         """Move one request's outputs into the queue; None is the end."""
 
         def on_start(queue_s: float) -> None:
@@ -180,11 +203,11 @@ class Generation:
                 async for item in items:
                     if item.finish_reason in ("error", "abort"):
                         raise EngineError(item.error or "the engine ended the request early")
-                    queue.put_nowait((choice, item))
+                    self._queue.put_nowait((choice, item))
         except Exception as error:
-            queue.put_nowait((choice, error))
+            self._queue.put_nowait((choice, error))
         else:
-            queue.put_nowait((choice, None))
+            self._queue.put_nowait((choice, None))
 
     def usage(self) -> CompletionUsage:
         """Tokens so far: each prompt once, the output of all choices.

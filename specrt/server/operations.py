@@ -13,16 +13,25 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from specrt.config import EngineConfig, ServerConfig
-from specrt.errors import SpecrtError
+from specrt.errors import RequestError, SpecrtError
 from specrt.request import EngineRequest, SamplingParams
 from specrt.server.access import record_of
+from specrt.server.body import parse_body, read_body
 from specrt.server.errors import BusyError
 from specrt.server.generation import Backend, Generation
 from specrt.server.info import load_info, model_info, server_info
+from specrt.server.protocol import StrictModel
 from specrt.server.served_model import ServedModel
 
 # A healthy engine answers a one-token request within this even when it is full.
 _PROBE_S = 30.0
+
+
+class AbortRequest(StrictModel):
+    """Body of POST /abort_request, in SGLang's keys."""
+
+    rid: str | None = None
+    abort_all: bool = False
 
 
 def operation_routes(
@@ -98,6 +107,18 @@ def operation_routes(
         if not await engine.flush_cache():
             raise BusyError("the cache is in use: requests are running; try again when they end")
         return PlainTextResponse("cache flushed\n")
+
+    @router.post("/abort_request")
+    async def abort_request(request: Request) -> Response:
+        body = parse_body(AbortRequest, await read_body(request), refused={})
+        if body.abort_all == (body.rid is not None):
+            raise RequestError(
+                "`rid`: expected the id of a request (of its X-Request-Id header, or of its"
+                " response), or abort_all: true instead",
+                param="rid",
+                code="invalid_value",
+            )
+        return JSONResponse({"num_aborted": backend.abort(body.rid)})
 
     return router
 

@@ -18,6 +18,7 @@ from specrt.grammars.table_store import TableStore, default_folder
 from specrt.grammars.tool_format import ToolFormat
 from specrt.grammars.vocabulary import Vocabulary
 from specrt.model.loader import resolve_model_folder
+from specrt.server.errors import NotFoundError
 from specrt.tokenizer import Tokenizer
 
 
@@ -52,7 +53,8 @@ class ServedModel:
     """The model as the API shows it.
 
     Attributes:
-        name: in the API.
+        name: in the API; answers carry it.
+        aliases: other names that requests may give.
         context_length: prompt and output of one request at most (tokens).
         vocab_size: token ids are below it.
         tokenizer: text to ids and back.
@@ -74,6 +76,24 @@ class ServedModel:
     grammar: GrammarConfig = field(default_factory=GrammarConfig)
     max_prompt_chars: int | None = None
     created: int = field(default_factory=lambda: int(time.time()))
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names in the API."""
+        return (self.name, *self.aliases)
+
+    def check_name(self, name: str) -> None:
+        """
+        Raises:
+            NotFoundError: a request for another model.
+        """  # noqa: D205, D415
+        if name not in self.names:
+            raise NotFoundError(
+                f"model {name!r} is not served here; served: {', '.join(map(repr, self.names))}",
+                param="model",
+                code="model_not_found",
+            )
 
     async def build_prompt(
         self, messages: object, tools: object, variables: Mapping[str, object] | None = None
@@ -117,8 +137,10 @@ def load_served_model(config: EngineConfig) -> ServedModel:
     vocabulary = Vocabulary(tokenizer.tokenizer_json(), vocab_size, tokenizer.eos_token_ids)
     context_length = config.model.context_length or found.config.max_positions
     longest = max(len(tokenizer.token_bytes(token_id)) for token_id in range(len(tokenizer)))
+    names = config.model.served_names or (found.name,)
     return ServedModel(
-        name=config.model.served_model_name or found.name,
+        name=names[0],
+        aliases=names[1:],
         context_length=context_length,
         max_prompt_chars=context_length * longest,
         vocab_size=vocab_size,

@@ -12,7 +12,6 @@ from starlette.responses import JSONResponse
 from specrt.errors import RequestError
 from specrt.grammars.prompt_builder import check_length
 from specrt.server.body import parse_body, read_body
-from specrt.server.errors import NotFoundError
 from specrt.server.protocol import MAX_TOOLS, StrictModel
 from specrt.server.served_model import ServedModel
 
@@ -72,12 +71,8 @@ def tokenization_routes(model: ServedModel) -> APIRouter:
     router = APIRouter()
 
     def check_model(name: str | None) -> None:
-        if name is not None and name != model.name:
-            raise NotFoundError(
-                f"model {name!r} is not served here; served: {model.name!r}",
-                param="model",
-                code="model_not_found",
-            )
+        if name is not None:
+            model.check_name(name)
 
     async def token_ids(body: TokenizeRequest) -> list[int]:
         if (body.prompt is None) == (body.messages is None):

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from server.fake_engine import Client, FakeEngine, Script, says, serving
+from server.fake_engine import MODEL, Client, FakeEngine, Script, says, serving
 
 from specrt.config import EngineConfig, SchedulerConfig, ServerConfig
 
@@ -114,3 +114,54 @@ async def test_draining_refuses_what_is_new_and_waits_for_the_rest() -> None:
     assert health.status_code == 503 and "shutting down" in health.text
     assert refused.status_code == 503 and int(refused.headers["retry-after"]) >= 1
     assert len(engine.requests) == 1
+
+
+@pytest.mark.parametrize("by", ["header", "response", "all"])
+async def test_a_request_is_ended_by_its_id(by: str) -> None:
+    engine = says("a", asyncio.Event(), "b")
+    async with serving(engine) as client:
+        names = ["one", "two"]
+        tasks = [
+            asyncio.create_task(
+                client.http.post(
+                    "/v1/chat/completions",
+                    json={"model": MODEL, "messages": [{"role": "user", "content": "x"}], "n": 2},
+                    headers={"X-Request-Id": name},
+                )
+            )
+            for name in names
+        ]
+        await started(engine, 4)
+        generation = engine.requests[0].request_id.removesuffix("-0")
+        body = {"header": {"rid": "one"}, "response": {"rid": generation}, "all": {}}[by]
+        body = body or {"abort_all": True}
+        answer = await client.http.post("/abort_request", json=body)
+        ended = answer.json()["num_aborted"]
+        answers = [await task for task in tasks[:ended]]
+        again = (await client.http.post("/abort_request", json=body)).json()["num_aborted"]
+        state = [len(engine.aborted), again]
+        await client.http.post("/abort_request", json={"abort_all": True})
+        await asyncio.gather(*tasks)
+    assert ended == (2 if by == "all" else 1) and state == [2 * ended, 0]
+    for answered in answers:
+        error = answered.json()["error"]
+        assert (answered.status_code, error["code"]) == (410, "request_aborted")
+    assert len(engine.aborted) == 4
+
+
+async def test_a_stream_that_is_ended_says_so() -> None:
+    engine = says("a", asyncio.Event(), "b")
+    async with serving(engine) as client:
+        task = asyncio.create_task(client.chat(stream=True))
+        await engine.waiting.wait()
+        await client.http.post("/abort_request", json={"abort_all": True})
+        text = (await task).text
+    assert "request_aborted" in text.splitlines()[-2] and "[DONE]" not in text
+    assert len(engine.aborted) == 1
+
+
+@pytest.mark.parametrize("body", [{}, {"rid": "x", "abort_all": True}, {"rid": 3}])
+async def test_which_request_must_be_said(body: dict[str, object]) -> None:
+    async with serving(says("a")) as client:
+        answer = await client.http.post("/abort_request", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "rid")

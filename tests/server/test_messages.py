@@ -78,7 +78,8 @@ async def events_of(client: Client, **body: Any) -> list[dict[str, Any]]:
 
 def assemble(events: list[dict[str, Any]]) -> dict[str, Any]:
     """What a client makes of the events; checks their order strictly."""
-    first, *middle, delta, last = events
+    first, ping, *middle, delta, last = events
+    assert ping == {"type": "ping"}
     assert first["type"] == "message_start" and last == {"type": "message_stop"}
     message: dict[str, Any] = first["message"]
     assert message["content"] == [] and message["stop_reason"] is message["stop_sequence"] is None

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import anthropic
 import httpx
 import pytest
 
-from specrt.errors import ConfigError
-from specrt.model.embedded import EMBEDDED_NAME, find_embedded
+from specrt.model.embedded import EMBEDDED_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -34,31 +28,13 @@ TOOL: Any = {
 }
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    try:
-        find_embedded()
-    except ConfigError as error:
-        pytest.skip(f"needs the embedded model: {error}")
-    command = [sys.executable, "-m", "specrt", "serve", "--port", "0", "--num-threads", "1"]
-    command += ["--max-total-tokens", "4096", "--check-cache"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    with server:  # waits for its end, whatever happens
-        assert server.stdout is not None
-        found = re.search(r"http://\S+(?=/v1)", server.stdout.readline())
-        if found:
-            yield found[0]
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(20) == 0, "it did not come up, or ended badly"
-
-
 def system(nonce: str) -> list[Any]:
     header = f"x-anthropic-billing-header: cc_version=2.1.177; cc_entrypoint=cli; cch={nonce};"
     return [{"type": "text", "text": header}, {"type": "text", "text": "You know the weather."}]
 
 
-def test_an_agent_turn_with_a_required_call(url: str) -> None:
-    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+def test_an_agent_turn_with_a_required_call(live_url: str) -> None:
+    with anthropic.Anthropic(base_url=live_url, api_key="none", max_retries=0) as client:
         question = {"role": "user", "content": "Weather in Zürich, next 3 days?"}
         fields: Any = {
             "model": EMBEDDED_NAME,
@@ -112,6 +88,6 @@ def test_an_agent_turn_with_a_required_call(url: str) -> None:
         ],
         "tools": [{"type": "function", "function": declared}],
     }
-    usage = httpx.post(f"{url}/v1/chat/completions", json=chat, timeout=60).json()["usage"]
+    usage = httpx.post(f"{live_url}/v1/chat/completions", json=chat, timeout=60).json()["usage"]
     assert usage["prompt_tokens"] == counted.input_tokens
     assert usage["prompt_tokens_details"]["cached_tokens"] == counted.input_tokens - 1

@@ -7,7 +7,7 @@ import re
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from server.fake_engine import CONTEXT_LENGTH, MODEL, says, serving
+from server.fake_engine import CONTEXT_LENGTH, MODEL, make_model, says, serving
 
 from specrt import __version__
 from specrt.config import ServerConfig
@@ -30,6 +30,18 @@ async def test_models() -> None:
         listed = [model async for model in client.openai.models.list()]
         one = await client.openai.models.retrieve(MODEL)
     assert listed == [one] and one.object == "model" and one.created > 1_500_000_000
+
+
+async def test_other_names_are_served_too() -> None:
+    async with serving(says("x"), make_model(aliases=("gpt-x", "claude-x"))) as client:
+        assert [m.id async for m in client.openai.models.list()] == [MODEL, "gpt-x", "claude-x"]
+        assert (await client.openai.models.retrieve("gpt-x")).id == "gpt-x"
+        answer = await client.chat(model="claude-x")
+        assert answer.json()["model"] == MODEL
+        counted = await client.http.post("/tokenize", json={"model": "gpt-x", "prompt": "a"})
+        assert counted.json()["count"] == 1
+        wrong = (await client.chat(model="gpt")).json()["error"]
+    assert wrong["param"] == "model" and "'gpt-x', 'claude-x'" in wrong["message"]
 
 
 async def test_health_follows_the_engine() -> None:

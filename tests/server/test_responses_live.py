@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from specrt.errors import ConfigError
-from specrt.model.embedded import EMBEDDED_NAME, find_embedded
+from specrt.model.embedded import EMBEDDED_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -40,23 +35,10 @@ QUESTION: Any = {"role": "user", "content": "Weather in Zürich, next 3 days?"}
 RULES = "You know the weather."
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
-    try:
-        find_embedded()
-    except ConfigError as error:
-        pytest.skip(f"needs the embedded model: {error}")
-    command = [sys.executable, "-m", "specrt", "serve", "--port", "0", "--num-threads", "1"]
-    command += ["--max-total-tokens", "4096", "--check-cache"]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    with server:  # waits for its end, whatever happens
-        assert server.stdout is not None
-        found = re.search(r"http://\S+", server.stdout.readline())
-        if found:
-            with openai.OpenAI(base_url=found[0], api_key="none", max_retries=0) as client:
-                yield client
-        server.send_signal(signal.SIGTERM)
-        assert server.wait(20) == 0, "it did not come up, or ended badly"
+@pytest.fixture
+def client(live_url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{live_url}/v1", api_key="none", max_retries=0) as client:
+        yield client
 
 
 def cached(response: Any) -> int:

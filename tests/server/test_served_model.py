@@ -27,9 +27,13 @@ def model(folder: Path) -> ServedModel:
 
 def test_names_and_sizes(folder: Path, model: ServedModel) -> None:
     assert (model.name, model.context_length, model.vocab_size) == ("tiny", 512, 320)
-    config = ModelConfig(model_path=str(folder), served_model_name="mine", context_length=100)
+    config = ModelConfig(
+        model_path=str(folder), served_model_name="mine, other", context_length=100
+    )
     other = load_served_model(EngineConfig(model=config))
-    assert (other.name, other.context_length) == ("mine", 100)
+    assert (other.names, other.context_length) == (("mine", "other"), 100)
+    with pytest.raises(ConfigError, match="--served-model-name: expected a name"):
+        ModelConfig(served_model_name=" ,")
 
 
 def test_missing_model_is_named(tmp_path: Path) -> None:

@@ -31,6 +31,9 @@ from specrt.server.messages.protocol import (
 from specrt.server.messages.request import chat_request, prompt_fields
 from specrt.server.served_model import ServedModel
 
+# The package has no type for it; its clients skip it.
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+
 
 class MessagesService:
     """Answers requests for messages and for counts of tokens."""
@@ -104,6 +107,7 @@ class MessagesService:
                 if not has_begun:  # not before: the first output tells what was cached
                     has_begun = True
                     yield encode(self._message_start(turn))
+                    yield PING
                 choices = turn.choices[0].push(output)
                 if output.finish_reason is None:
                     for choice in choices:
