@@ -1,4 +1,4 @@
-"""EAGLE-3 checkpoints on disk: the flat public layout, read strictly and written whole.
+"""EAGLE-3 checkpoints on disk: two public layouts, read strictly and written whole.
 
 A tensor is in the file, or borrowed from the target by a rule that this module names, or an error:
 a head with one random tensor still answers, only slowly.
@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from specrt.draft_heads.config import HeadConfig
+from specrt.draft_heads.config_reader import Layout, read_config
+from specrt.draft_heads.config_writer import config_json
+from specrt.draft_heads.tensor_file import read_tensors, write_tensors
 from specrt.errors import ConfigError
 from specrt.model.config import TargetConfig, read_json
 
-WEIGHTS_FILE = "model.safetensors"
-_PICKLED_FILE = "pytorch_model.bin"
 EMBEDDING = "embed_tokens.weight"
 LM_HEAD = "lm_head.weight"
 
@@ -32,7 +33,7 @@ class HeadCheckpoint:
 
     Attributes:
         config: its sizes.
-        weights: name -> float32 tensor, exactly those of `head_shapes(config)`.
+        weights: name in the flat layout -> float32 tensor, exactly those of `head_shapes(config)`.
         draft_token_ids: int64 [draft_vocab_size], ascending target token ids of the lm_head's rows.
         embedding: its own, float32 [V, H]; None = the target's.
     """
@@ -62,6 +63,11 @@ def head_shapes(config: HeadConfig) -> dict[str, tuple[int, ...]]:
         "norm": (hidden,),
         "lm_head": (config.draft_vocab_size, hidden),
     }
+    count, width = len(config.capture_layers), config.target_hidden_size
+    if config.norm_before_fc:
+        shapes["input_norm"] = (count * width,)
+    if config.fc_norm:
+        shapes |= {f"fc_norm.{index}": (width,) for index in range(count)}
     return {f"{name}.weight": shape for name, shape in shapes.items()}
 
 
@@ -70,8 +76,9 @@ def load_head(
 ) -> tuple[HeadCheckpoint, Tensor]:
     """Load a head for a target.
 
-    Borrowed from the target where the file has none: the embedding, if the widths are equal, and
-    the lm_head, if the head drafts the whole vocabulary.
+    Borrowed where the file has none: from the target the embedding, if the widths are equal, and
+    the lm_head, if the head drafts the whole vocabulary (from its own embedding, if the config ties
+    the two).
 
     Args:
         folder: the checkpoint.
@@ -85,16 +92,14 @@ def load_head(
     Raises:
         ConfigError: the checkpoint is damaged, incomplete, of another kind or of another model.
     """
-    config = HeadConfig.from_folder(folder, target)
+    config, layout, is_tied = read_config(folder, target)
     _check_vocabulary(folder, config, target_folder)
-    source, tensors = _read(folder)
+    source, tensors = read_tensors(folder, layout)
     embedding = tensors.pop(EMBEDDING, None)
     has_own = embedding is not None
     offsets, is_drafted = tensors.pop("d2t", None), tensors.pop("t2d", None)
     whole_vocabulary = config.draft_vocab_size == config.vocab_size
     can_borrow = config.hidden_size == target.hidden_size
-    if LM_HEAD not in tensors and whole_vocabulary and can_borrow:
-        tensors[LM_HEAD] = shared[LM_HEAD]
     if embedding is None:
         if not can_borrow:
             raise ConfigError(
@@ -102,6 +107,11 @@ def load_head(
                 f" {target.hidden_size} wide where the head needs {config.hidden_size}"
             )
         embedding = shared[EMBEDDING]
+    if LM_HEAD not in tensors and whole_vocabulary:
+        if is_tied:
+            tensors[LM_HEAD] = embedding
+        elif can_borrow:
+            tensors[LM_HEAD] = shared[LM_HEAD]
     _check_shapes(source, config, tensors, embedding)
     ids = _draft_token_ids(source, config, offsets, is_drafted)
     weights = {name: tensor.float() for name, tensor in tensors.items()}
@@ -109,7 +119,12 @@ def load_head(
     return HeadCheckpoint(config, weights, ids, embedding if has_own else None), embedding
 
 
-def save_head(folder: Path, head: HeadCheckpoint, embedding: Tensor | None = None) -> None:
+def save_head(
+    folder: Path,
+    head: HeadCheckpoint,
+    embedding: Tensor | None = None,
+    layout: Layout = "flat",
+) -> None:
     """Write config.json and model.safetensors (bfloat16); either file is replaced whole.
 
     Args:
@@ -117,9 +132,12 @@ def save_head(folder: Path, head: HeadCheckpoint, embedding: Tensor | None = Non
         head: what to write.
         embedding: float [V, H], the target's, for loaders that borrow nothing; a head's own one is
             always written.
-    """
-    from safetensors.torch import save_file
+        layout: how.
 
+    Raises:
+        ConfigError: the layout cannot express the head.
+    """
+    config = config_json(head.config, layout)
     folder.mkdir(parents=True, exist_ok=True)
     size, ids = head.config.draft_vocab_size, head.draft_token_ids
     is_drafted = torch.zeros(head.config.vocab_size, dtype=torch.bool)
@@ -128,13 +146,11 @@ def save_head(folder: Path, head: HeadCheckpoint, embedding: Tensor | None = Non
     embedding = embedding if head.embedding is None else head.embedding
     if embedding is not None:
         tensors[EMBEDDING] = embedding.detach().bfloat16()
-    tensors |= {"d2t": ids - torch.arange(size), "t2d": is_drafted}
-    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    partial = folder / (WEIGHTS_FILE + ".partial")
-    save_file(tensors, partial, metadata={"format": "pt"})
-    os.replace(partial, folder / WEIGHTS_FILE)
+    if layout == "flat" or size < head.config.vocab_size:
+        tensors |= {"d2t": ids - torch.arange(size), "t2d": is_drafted}
+    write_tensors(folder, tensors, layout)
     partial = folder / "config.json.partial"
-    partial.write_text(json.dumps(head.config.to_json(), indent=2) + "\n", encoding="utf-8")
+    partial.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     os.replace(partial, folder / "config.json")
 
 
@@ -157,34 +173,6 @@ def _check_vocabulary(folder: Path, config: HeadConfig, target_folder: Path) -> 
         )
 
 
-def _read(folder: Path) -> tuple[Path, dict[str, Tensor]]:
-    """The tensors of a checkpoint; names without a leading `model.`."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    path = folder / WEIGHTS_FILE
-    if not path.is_file() and (folder / _PICKLED_FILE).is_file():
-        path = folder / _PICKLED_FILE
-    try:
-        if path.name == WEIGHTS_FILE:
-            tensors = load_file(path)
-        else:
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{folder}: neither {WEIGHTS_FILE} nor {_PICKLED_FILE} is there"
-        ) from None
-    except (SafetensorError, OSError, ValueError, RuntimeError, EOFError) as error:
-        raise ConfigError(f"{path}: damaged or cut short ({error})") from error
-    except Exception as error:  # unpickling may fail in any way
-        raise ConfigError(f"{path}: not a file of tensors ({error})") from error
-    if not isinstance(tensors, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
-    ):
-        raise ConfigError(f"{path}: expected tensors by name, got something else")
-    return path, {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
-
-
 def _check_shapes(
     source: Path, config: HeadConfig, tensors: Mapping[str, Tensor], embedding: Tensor
 ) -> None:
@@ -194,7 +182,7 @@ def _check_shapes(
         raise ConfigError(f"{source}: missing tensors: {', '.join(missing)}")
     unexpected = sorted(tensors.keys() - shapes.keys())
     if unexpected:
-        hint = "; layers.0.* are names of an EAGLE-2 head or of the speculators layout"
+        hint = "; in the flat layout that config.json has, layers.0.* are names of an EAGLE-2 head"
         raise ConfigError(
             f"{source}: unexpected tensors: {', '.join(unexpected[:8])}"
             + (hint if any(name.startswith("layers.0.") for name in unexpected) else "")

@@ -5,7 +5,8 @@
     draft logits for x_{t+2} = lm_head(norm(out)); a drafted token's row takes its parent's out
                                in place of a feature
 
-Source: EAGLE-3 (arXiv 2503.01840), vanilla: raw features, feedback before the norm.
+Source: EAGLE-3 (arXiv 2503.01840), vanilla: raw features, feedback before the norm; the variants
+of `HeadConfig` (EAGLE-3.1, arXiv 2605.09992, and those of the speculators library) add norms.
 Shape letters: T rows, H hidden_size, Vd draft_vocab_size, D head_dim.
 """
 
@@ -23,7 +24,7 @@ from specrt.model.rope import rotary_table, rotate
 
 
 class Eagle3Head:
-    """A vanilla EAGLE-3 head in float32.
+    """An EAGLE-3 head in float32.
 
     Attributes:
         config: its sizes.
@@ -54,6 +55,12 @@ class Eagle3Head:
         with torch.inference_mode():
             self._embedding = embedding
             self._fc = PackedLinear(get("fc"))
+            self._fc_norm: RMSNorm | None = None
+            if config.norm_before_fc:
+                self._fc_norm = norm("input_norm")
+            elif config.fc_norm:
+                names = [f"fc_norm.{index}" for index in range(len(config.capture_layers))]
+                self._fc_norm = RMSNorm(torch.stack(list(map(get, names))), config.rms_norm_eps)
             self._input_norm = norm(layer + "input_layernorm")
             self._hidden_norm = norm(layer + "hidden_norm")
             self._qkv = PackedLinear(
@@ -74,6 +81,11 @@ class Eagle3Head:
     @torch.inference_mode()
     def fuse(self, captured: Tensor) -> Tensor:
         """Features: float32 [T, layers * target H] -> [T, H]."""
+        if self._fc_norm is not None:
+            shape = captured.shape
+            if self.config.fc_norm:  # a row of each captured layer
+                captured = captured.reshape(shape[0], len(self.config.capture_layers), -1)
+            captured = self._fc_norm(captured).reshape(shape)
         return self._fc(captured)
 
     @torch.inference_mode()
@@ -89,24 +101,27 @@ class Eagle3Head:
             attention: planned for these rows over the head's own keys and values.
 
         Returns:
-            float32 [T, H]: what a child's row takes as its feature.
+            float32 [T, H]: what a child's row takes as its feature, and `logits` reads.
         """
         config = self.config
         num_query, num_kv = config.num_heads, config.num_kv_heads
         cosines = self._cosines.index_select(0, positions).unsqueeze(1)  # [T, 1, D]
         sines = self._sines.index_select(0, positions).unsqueeze(1)
         embedded = self._input_norm(F.embedding(token_ids, self._embedding))
-        both = torch.cat((embedded, self._hidden_norm(features)), dim=-1)  # [T, 2H]
+        normed = self._hidden_norm(features)
+        both = torch.cat((embedded, normed), dim=-1)  # [T, 2H]
         heads = self._qkv(both).view(-1, num_query + 2 * num_kv, config.head_dim)
         rotated = rotate(heads[:, : num_query + num_kv], cosines, sines)
         attended = attention.run(
             0, rotated[:, :num_query], rotated[:, num_query:], heads[:, num_query + num_kv :]
         )
-        hidden = features + self._o_proj(attended)
+        residual = normed if config.norm_before_residual else features
+        hidden = residual + self._o_proj(attended)
         gate, up = self._gate_up(self._post_norm(hidden)).chunk(2, dim=-1)
-        return hidden + self._down(F.silu(gate).mul_(up))
+        out = hidden + self._down(F.silu(gate).mul_(up))
+        return self._norm(out) if config.norm_output else out
 
     @torch.inference_mode()
     def logits(self, out: Tensor) -> Tensor:
         """Draft logits: float32 [n, H] -> [n, Vd]."""
-        return self._lm_head(self._norm(out))
+        return self._lm_head(out if self.config.norm_output else self._norm(out))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
+from specrt.draft_heads.checkpoint import head_shapes
 from specrt.draft_heads.config import HeadConfig
 from specrt.model.config import RopeConfig, TargetConfig
 from specrt.model.weights import weight_shapes
@@ -41,12 +44,15 @@ def target_weights() -> dict[str, Tensor]:
     }
 
 
-def tiny_head(seed: int = 0) -> TrainableHead:
+def tiny_head(seed: int = 0, **variants: bool) -> TrainableHead:
     """Weights large enough for every path to matter."""
     config: HeadConfig = head_config(TARGET, len(DRAFT_IDS))
     weights = target_weights()
     start = initial_head(config, DRAFT_IDS, TARGET, weights, seed)
     noise = torch.Generator().manual_seed(seed + 1)
+    config = dataclasses.replace(config, **variants)
+    for name, shape in head_shapes(config).items():
+        start.weights.setdefault(name, torch.ones(shape))
     for value in start.weights.values():
         value += 0.3 * torch.randn(value.shape, generator=noise)
     return TrainableHead(config, weights["model.embed_tokens.weight"]).load(start.weights)

@@ -76,11 +76,55 @@ class Acceptance:
 
 
 @dataclass(slots=True)
+class Walk:
+    """Turns decoded as an engine would: the next chain starts behind what the last one yields.
+
+    Chains of the head's first choices and forced text alone, every chain as deep as was looked
+    ahead. The first token of a turn is given, as a prefill yields one.
+
+    Attributes:
+        passes: chains that were walked.
+        tokens: what they yielded, forced tokens included.
+        decisions: of these, those that the grammar left open.
+    """
+
+    passes: int = 0
+    tokens: int = 0
+    decisions: int = 0
+
+    @property
+    def acceptance_length(self) -> float | None:
+        """Tokens per pass; None without a pass."""
+        return self.tokens / self.passes if self.passes else None
+
+    def add(self, first: int, length: int, forced: Sequence[bool], kept: Mapping[int, int]) -> None:
+        """Walk one turn.
+
+        Args:
+            first: its first row.
+            length: its rows.
+            forced: by row: the grammar left only this token.
+            kept: first row of a chain -> decisions that it got right; 0 where there is none.
+        """
+        decisions = [row for row in range(first + 1, first + length) if not forced[row]]
+        self.tokens += length - 1
+        self.decisions += len(decisions)
+        row, done = first, 0
+        while row < first + length - 1:
+            self.passes += 1
+            done += kept.get(row, 0) + 1  # the draw behind the last right one is given
+            if done > len(decisions):
+                return
+            row = decisions[done - 1]
+
+
+@dataclass(slots=True)
 class Measured:
     """What was measured of a head.
 
     Attributes:
         total: of all chains.
+        walk: of the turns as a whole.
         by_source: data set -> of its chains.
         by_region: region of the decided token -> decisions in it, by their depth in the chain.
         reliability: the head's probabilities of its first four tokens, at decisions that its first
@@ -88,6 +132,7 @@ class Measured:
     """
 
     total: Acceptance = field(default_factory=Acceptance)
+    walk: Walk = field(default_factory=Walk)
     by_source: dict[str, Acceptance] = field(default_factory=dict)
     by_region: dict[Region, Acceptance] = field(default_factory=dict)
     reliability: Reliability = field(default_factory=Reliability)
@@ -126,6 +171,7 @@ def evaluate(
         chains = branch_chains(pack, steps, cross_runs=cross_runs)
         tree = Tree.of(pack, device)
         rows_of = _LabelledRows(pack, labels or {})
+        kept: dict[int, int] = {}
         for first in range(0, len(chains), max_starts):
             some = chains[first : first + max_starts]
             unroll = plan(some).to(device)
@@ -144,12 +190,15 @@ def evaluate(
                 right = right_so_far(hits[:, :width].any(dim=1), unroll, len(some), steps)
                 _count(found, width, right.cpu().numpy(), unroll, starts, rows_of)
                 if width == 1:
+                    kept |= zip(starts.tolist(), (right == 1).sum(dim=1).tolist(), strict=True)
                     is_tried = right[unroll.chains, unroll.depths] != _UNKNOWN
                     shares = logits[is_tried].softmax(dim=-1).gather(1, top[is_tried])
                     is_proposed = shares > 0  # others, the grammar forbids
                     found.reliability.add(
                         shares[is_proposed].cpu().numpy(), hits[is_tried][is_proposed].cpu().numpy()
                     )
+        for first, length in pack.branches.tolist():
+            found.walk.add(first, length, pack.forced.tolist(), kept)
     return found
 
 

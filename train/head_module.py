@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -174,6 +175,11 @@ class TrainableHead(nn.Module):
         self.fc = _linear(target, config.hidden_size)
         self.midlayer = _Layer(config)
         self.norm = _RMSNorm(config.hidden_size, config.rms_norm_eps)
+        if config.norm_before_fc:
+            self.input_norm = _RMSNorm(target, config.rms_norm_eps)
+        if config.fc_norm:
+            one = partial(_RMSNorm, config.target_hidden_size, config.rms_norm_eps)
+            self.fc_norm = nn.ModuleList(one() for _ in config.capture_layers)
         self.lm_head = _linear(config.hidden_size, config.draft_vocab_size)
         self.lm_head.requires_grad_(False)
         self.register_buffer("_cosines", torch.empty(0), persistent=False)
@@ -213,7 +219,7 @@ class TrainableHead(nn.Module):
             float32 [P, draft_vocab_size], in the order of `unroll.rows`.
         """
         self._extend_rotary_table(int(tree.positions.max()) + 1)
-        features = self.fc(tree.captured).index_select(0, tree.parent)
+        features = self._fuse(tree.captured).index_select(0, tree.parent)
         true_keys, true_values = self._true_keys_values(tree, features)
         drafted = _DraftedRows()
         starts = unroll.passes[0].rows
@@ -231,8 +237,20 @@ class TrainableHead(nn.Module):
             attended = _attend(query, true_keys, true_values, visible, rows, drafted, index > 0)
             outs = self._after_attention(feature, attended)
             predicting.append(outs.index_select(0, rows.predicting))
-        logits: Tensor = self.lm_head(self.norm(torch.cat(predicting)))
+        read = torch.cat(predicting)
+        logits: Tensor = self.lm_head(read if self.config.norm_output else self.norm(read))
         return logits
+
+    def _fuse(self, captured: Tensor) -> Tensor:
+        """Features: [T, layers * target H] -> [T, H]."""
+        if self.config.norm_before_fc:
+            captured = self.input_norm(captured)
+        if self.config.fc_norm:
+            chunks = captured.chunk(len(self.fc_norm), dim=-1)
+            pairs = zip(self.fc_norm, chunks, strict=True)
+            captured = torch.cat([norm(chunk) for norm, chunk in pairs], dim=-1)
+        features: Tensor = self.fc(captured)
+        return features
 
     def _true_keys_values(self, tree: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
         """[K, T, D] each."""
@@ -263,10 +281,11 @@ class TrainableHead(nn.Module):
             self._cosines, self._sines = cosines.to(device), sines.to(device)
 
     def _after_attention(self, feature: Tensor, attended: Tensor) -> Tensor:
-        layer = self.midlayer
-        hidden = feature + layer.self_attn.o_proj(attended)
+        layer, config = self.midlayer, self.config
+        residual = layer.hidden_norm(feature) if config.norm_before_residual else feature
+        hidden = residual + layer.self_attn.o_proj(attended)
         result: Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
-        return result
+        return self.norm(result) if config.norm_output else result
 
 
 def _attend(

@@ -27,6 +27,7 @@ from specrt import __version__
 from specrt.bench.token_kinds import token_regions
 from specrt.draft_heads.checkpoint import HeadCheckpoint, load_head, save_head, vocabulary_hash
 from specrt.draft_heads.config import default_capture_layers
+from specrt.draft_heads.config_writer import config_json
 from specrt.errors import ConfigError
 from specrt.grammars.base import GrammarRecipe
 from specrt.grammars.compiler import GrammarCompiler
@@ -121,6 +122,7 @@ def _start(options: TrainDraftOptions, target: ModelFolder) -> HeadCheckpoint | 
         "lm_head.weight": embedding if config.tied else weights["lm_head.weight"],
     }
     head, _ = load_head(Path(options.init_from), config, shared, target.folder)
+    config_json(head.config, options.format)  # refuses what the layout cannot say
     # --with-embeddings writes the target's, rounded.
     rounded = embedding.bfloat16().float()
     if head.embedding is not None and torch.equal(head.embedding, rounded):
@@ -239,6 +241,8 @@ def _write(job: _Job, result: FitResult) -> None:
         "target": target.name,
         "vocabulary_sha256": vocabulary_hash(target.folder),
         "capture_layers": list(result.head.config.capture_layers),
+        "architecture": target.config.architecture,
+        "steps": options.training.steps,
         "supervised_tokens": supervised,
         "version": __version__,
     }
@@ -247,7 +251,7 @@ def _write(job: _Job, result: FitResult) -> None:
     embedding = None
     if options.with_embeddings:
         embedding = load_folder(target.folder)[1]["model.embed_tokens.weight"]
-    save_head(job.out, head, embedding)
+    save_head(job.out, head, embedding, options.format)
     card = model_card(
         result,
         options.training,

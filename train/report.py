@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from specrt.draft_heads.config import VARIANTS
 from specrt.train.acceptance import WIDTHS, Measured
 from specrt.train.numbers import DataSource
 from specrt.train.record import FitResult
@@ -64,8 +65,9 @@ def model_card(
         numbers: further facts, name -> value (times, hardware, versions).
     """
     config = result.head.config
+    variants = [name for name in VARIANTS if getattr(config, name)]
     facts = {
-        "kind": "EAGLE-3, one decoder layer",
+        "kind": ", ".join(["EAGLE-3, one decoder layer", *variants]),
         "target": target,
         "hidden size": str(config.hidden_size),
         "captured layers": ", ".join(map(str, config.capture_layers)),

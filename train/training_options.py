@@ -149,6 +149,11 @@ class TrainDraftOptions:
     licence: str | None = flag(
         None, "SPDX identifier of the head's licence, for its model card (default: none stated)"
     )
+    format: Literal["flat", "speculators"] = flag(
+        "flat",
+        "layout of the checkpoint: flat is read by SGLang, vLLM and llama.cpp, speculators by vLLM"
+        " and the speculators library",
+    )
     with_embeddings: bool = flag(
         False, "write the target's embedding into the checkpoint, for loaders that borrow nothing"
     )
@@ -160,5 +165,7 @@ class TrainDraftOptions:
             raise ConfigError("--traces: expected a .jsonl or .jsonl.gz file of conversations")
         if self.out is None:
             raise ConfigError("--out: expected the folder to write the head to")
+        if self.format not in ("flat", "speculators"):
+            raise ConfigError(f"--format: expected flat or speculators, got {self.format!r}")
         if self.max_pack_rows < 1 or not self.max_disk_gb > 0:
             raise ConfigError("--max-pack-rows and --max-disk-gb: expected numbers above 0")

@@ -14,7 +14,7 @@ from fakes import tiny_model_folder
 from safetensors.torch import load_file, save_file
 
 from specrt.draft_heads.checkpoint import HeadCheckpoint, load_head, save_head, vocabulary_hash
-from specrt.draft_heads.config import HeadConfig
+from specrt.draft_heads.config_reader import read_config
 from specrt.errors import ConfigError
 from specrt.model.config import TargetConfig
 
@@ -101,14 +101,25 @@ def test_pickled_weights_are_read_without_running_code(folder: Path, target_fold
     ("changes", "message"),
     [
         ({"architectures": ["LlamaForCausalLMEagle"]}, "EAGLE-2"),
-        ({"architectures": ["Eagle3Speculator"]}, "speculators layout"),
-        ({"speculators_model_type": "eagle3"}, "speculators layout"),
+        ({"architectures": ["Eagle3Speculator"]}, "speculators_model_type None"),
+        ({"speculators_model_type": "dflash"}, "speculators_model_type 'dflash'"),
+        ({"speculators_model_type": "eagle3"}, "'transformer_layer_config' must be an object"),
         ({"architectures": ["LlamaForCausalLM"]}, "no EAGLE-3 head"),
         ({"architectures": []}, "no EAGLE-3 head"),
         ({"model_type": "qwen3"}, "qwen3"),
-        ({"fc_norm": True}, "fc_norm"),
-        ({"norm_before_residual": True}, "norm_before_residual"),
-        ({"norm_output": True}, "norm_output"),
+        ({"fc_norm": True}, "missing tensors: fc_norm.0.weight, fc_norm.1.weight"),
+        ({"norm_before_fc": True}, "missing tensors: input_norm.weight"),
+        ({"fc_norm": True, "norm_before_fc": True}, "fc_norm and norm_before_fc exclude"),
+        ({"norm_before_residual": 1}, "'norm_before_residual' must be true or false, got 1"),
+        ({"norm_output": True}, "norm_output is not supported in the flat layout"),
+        ({"num_aux_hidden_states": 5}, "num_aux_hidden_states is 5"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 3]}, r"\[2, 3\] and .* \[-1, 0\] disagree"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"sliding_window": 64}, "sliding_window"),
+        ({"layer_types": ["sliding_attention"]}, "layer_types"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"additional_layers": 1}, "additional_layers"),
+        ({"mlp_bias": True}, "mlp_bias"),
         ({"attention_bias": True}, "attention_bias"),
         ({"num_hidden_layers": 2}, "num_hidden_layers"),
         ({"hidden_act": "gelu"}, "gelu"),
@@ -194,7 +205,7 @@ def test_the_vocabulary_hash_knows_the_tokenizer(tmp_path: Path, target_folder: 
     target = TargetConfig.from_folder(target_folder)
     own = vocabulary_hash(target_folder)
     save_head(tmp_path, tiny_head(provenance={"vocabulary_sha256": own}))
-    assert HeadConfig.from_folder(tmp_path, target).provenance["vocabulary_sha256"] == own
+    assert read_config(tmp_path, target).config.provenance["vocabulary_sha256"] == own
     load(tmp_path, target_folder)
     other = json.loads((target_folder / "tokenizer.json").read_text())
     other["added_tokens"][0]["content"] = "<other>"

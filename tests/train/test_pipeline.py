@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 import torch
-from fake_heads import make_rows_free
+from fake_heads import make_rows_free, tiny_head
 from fakes import tiny_model_folder
 from pages import Page, numbers_in
 from safetensors.torch import load_file, save_file
 
 from specrt.cli import main
 from specrt.config import ModelConfig, SpeculativeConfig
+from specrt.draft_heads.checkpoint import save_head
 from specrt.engine import LLMEngine
 from specrt.request import EngineRequest, SamplingParams, by_source
 
@@ -219,6 +220,7 @@ def test_an_existing_head_is_continued(
         (["--trunk-weight", "nan"], "--trunk-weight: expected a finite number"),
         (["--device", "foo"], "--device: 'foo' cannot be used"),
         (["--out", "/dev/null"], "--out: cannot write to /dev/null"),
+        (["--init-from", "EAGLE-3.1"], "--format flat: norm_output"),
     ],
 )
 def test_bad_use_is_refused_by_name(
@@ -229,6 +231,10 @@ def test_bad_use_is_refused_by_name(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    if flags[-1] == "EAGLE-3.1":
+        newer = tiny_head(capture_layers=(2, 3, 4), norm_output=True)
+        save_head(tmp_path / "newer", newer, layout="speculators")
+        flags = ["--init-from", str(tmp_path / "newer")]
     assert main(command(target, traces, tmp_path / "out", *flags)) == 2
     assert message in capsys.readouterr().err
 
@@ -254,8 +260,12 @@ def test_work_of_another_start_is_not_taken_for_this_one(
     assert main(command(target, traces, out)) == 2
     assert "start" in capsys.readouterr().err
     other = tmp_path / "other"
-    assert main(command(target, traces, other, "--seed", "7", "--licence", "MIT")) == 0
+    more = ("--seed", "7", "--licence", "MIT", "--format", "speculators")
+    assert main(command(target, traces, other, *more)) == 0
     assert "license: MIT" in (other / "README.md").read_text()
+    config = json.loads((other / "config.json").read_text())
+    assert config["speculators_config"]["verifier"]["name_or_path"] == target.name
+    assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == 4
     assert main(command(target, traces, out, "--init-from", str(other))) == 2
 
 
