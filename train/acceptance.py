@@ -124,18 +124,18 @@ class Measured:
 
     Attributes:
         total: of all chains.
-        walk: of the turns as a whole.
         by_source: data set -> of its chains.
         by_region: region of the decided token -> decisions in it, by their depth in the chain.
         reliability: the head's probabilities of its first four tokens, at decisions that its first
             choices led to, against the target's choice.
+        walk: the turns decoded from end to end.
     """
 
     total: Acceptance = field(default_factory=Acceptance)
-    walk: Walk = field(default_factory=Walk)
     by_source: dict[str, Acceptance] = field(default_factory=dict)
     by_region: dict[Region, Acceptance] = field(default_factory=dict)
     reliability: Reliability = field(default_factory=Reliability)
+    walk: Walk = field(default_factory=Walk)
 
 
 def evaluate(

@@ -93,6 +93,14 @@ def training_numbers(
         "history": record.history,
         "curve": curve_rows(record.curve),
         "acceptance": {name: _acceptance(found) for name, found in acceptance.items()},
+        "walk": None
+        if measured is None
+        else {
+            "passes": measured.walk.passes,
+            "tokens": measured.walk.tokens,
+            "decisions": measured.walk.decisions,
+            "acceptance_length": measured.walk.acceptance_length,
+        },
         "regions": {}
         if measured is None
         else {

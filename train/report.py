@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from specrt.draft_heads.config import VARIANTS
-from specrt.train.acceptance import WIDTHS, Measured
+from specrt.train.acceptance import WIDTHS, Measured, Walk
 from specrt.train.numbers import DataSource
 from specrt.train.record import FitResult
 from specrt.train.training_options import TrainOptions
@@ -101,7 +101,7 @@ def model_card(
         " (or one of its first four) named, at each decision, given that all earlier ones of the"
         " chain were right. Forced tokens are no decisions. tau_sim is the number of decided tokens"
         " per pass of the target, its own included, that this comes to.",
-        _markdown(_acceptance_rows(result.measured))
+        _markdown(_acceptance_rows(result.measured)) + "\n\n" + _walked(result.measured.walk)
         if result.measured is not None
         else "Not measured: no turn was held out."
         if result.is_finished
@@ -113,6 +113,14 @@ def model_card(
         f"Made with:\n\n```\n{command}\n```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _walked(walk: Walk) -> str:
+    return (
+        f"Decoded from end to end with chains of the head and forced text alone, these turns take"
+        f" {walk.passes} passes for {walk.tokens} tokens: {walk.acceptance_length or 0:.2f} tokens"
+        " a pass."
+    )
 
 
 def _acceptance_rows(measured: Measured) -> list[list[str]]:

@@ -12,7 +12,7 @@ from train_fakes import DRAFT_IDS, TARGET, random_pack, target_weights, tiny_hea
 
 from specrt.bench.reliability import Reliability
 from specrt.grammars.json_region import REGIONS
-from specrt.train.acceptance import Acceptance, TurnLabels, evaluate
+from specrt.train.acceptance import Acceptance, TurnLabels, Walk, evaluate
 from specrt.train.head_module import Tree
 from specrt.train.objective import OUTSIDE, Teacher, soft_cross_entropy
 from specrt.train.packs import Pack
@@ -29,6 +29,26 @@ def test_rates_and_tau() -> None:
     assert counts.tau_sim() == pytest.approx(1 + 0.5 + 0.125)
     counts.add(1, [2, 0, 1], [2, 0, 1])
     assert counts.rates() == [0.6, 0.25, 1.0]
+
+
+def test_a_walk_goes_from_bonus_token_to_bonus_token() -> None:
+    """
+    row     10   11   12   13   14   15   16
+            *    f    d    f    d    d    d      f: forced, d: decided
+    pass 1: 10 -> 12 right, 14 wrong; 14 is given
+    pass 2: 14 -> 15 right, 16 right: the end
+    """
+    forced = [False] * 11 + [True, False, True, False, False, False]
+    walk = Walk()
+    walk.add(10, 7, forced, {10: 1, 14: 2, 11: 9, 15: 9})
+    assert (walk.passes, walk.tokens, walk.decisions) == (2, 6, 4)
+    assert walk.acceptance_length == 3.0
+    plain = Walk()
+    plain.add(10, 7, forced, {})
+    assert (plain.passes, plain.tokens) == (4, 6), "forced text alone: a pass a decision"
+    walk.add(20, 1, [False] * 21, {})
+    assert walk.passes == 2, "the prefill yields the only token"
+    assert Walk().acceptance_length is None
 
 
 def labelled_packs(count: int) -> tuple[list[Pack], dict[str, TurnLabels]]:

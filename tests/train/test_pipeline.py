@@ -23,6 +23,7 @@ from specrt.cli import main
 from specrt.config import ModelConfig, SpeculativeConfig
 from specrt.draft_heads.checkpoint import save_head
 from specrt.engine import LLMEngine
+from specrt.grammars.recipes import build_recipe
 from specrt.request import EngineRequest, SamplingParams, by_source
 
 FLAGS = ["--max-tokens", "40", "--num-threads", "1", "--epochs", "3", "--holdout", "0.3"]
@@ -130,13 +131,61 @@ def test_the_head_drafts_in_an_engine(trained: tuple[Path, str], target: Path) -
     assert by_source(outputs[-1].stats.drafts.drafted).get("eagle", 0) > 0
 
 
-def _engine_config(target: Path, **speculative: Any) -> Any:
+def test_held_out_turns_take_as_many_passes_as_in_training(
+    trained: tuple[Path, str], target: Path
+) -> None:
+    """The engine drafts chains of the head and forced text, as `train.acceptance.Walk` does."""
+    out, _ = trained
+    walk = json.loads((out / "training.json").read_text())["walk"]
+    turns = [json.loads(line) for line in (out / "work" / "turns.jsonl").read_text().splitlines()]
+    held = [turn for turn in turns if turn.get("is_held")]
+    engine = LLMEngine(
+        _engine_config(
+            target,
+            "forced",
+            speculative="eagle",
+            speculative_draft_model_path=str(out),
+            speculative_num_steps=4,
+            speculative_eagle_topk=1,
+            max_tree_rows=64,
+        )
+    )
+    make_rows_free(engine)
+    passes = tokens = 0
+    prompts = {trace["id"]: trace for trace in map(_line, range(18))}
+    for turn in held:
+        trace = prompts[turn["id"].partition("[")[0]]
+        recipe = build_recipe(trace["tools"], tool_choice="required")
+        # The first token is given, as in the walk.
+        request = EngineRequest(
+            request_id=turn["id"],
+            prompt_token_ids=turn["prompt_ids"],
+            sampling=SamplingParams(
+                max_tokens=len(turn["output_ids"]), continuation=tuple(turn["output_ids"])
+            ),
+            grammar=recipe,
+        )
+        engine.add(request)
+        lengths = []
+        while engine.has_work:
+            for output in engine.step():
+                assert output.error is None
+                lengths.append(len(output.token_ids))
+        assert sum(lengths) == len(turn["output_ids"])
+        passes += len(lengths)
+        tokens += sum(lengths)
+    assert len(held) > 2
+    measured = tokens / passes
+    assert measured == pytest.approx(walk["acceptance_length"], rel=0.05)
+
+
+def _engine_config(target: Path, sources: str = "", **speculative: Any) -> Any:
     from specrt.config import CacheConfig, EngineConfig
 
     return EngineConfig(
         model=ModelConfig(model_path=str(target), num_threads=1),
         cache=CacheConfig(max_total_tokens=1024),
-        speculative=SpeculativeConfig(draft_sources="", **speculative),
+        speculative=SpeculativeConfig(draft_sources=sources, **speculative),
     )
 
 

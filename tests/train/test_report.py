@@ -13,7 +13,7 @@ from pages import Page, numbers_in
 from train_fakes import DRAFT_IDS, tiny_head
 
 from specrt.bench.reliability import Reliability
-from specrt.train.acceptance import Acceptance, Measured
+from specrt.train.acceptance import Acceptance, Measured, Walk
 from specrt.train.numbers import DataSource, training_numbers
 from specrt.train.record import FitRecord, FitResult, curve_rows, extend_curve
 from specrt.train.report import model_card, summary
@@ -27,6 +27,7 @@ MEASURED = Measured(
     {"set": COUNTS},
     {"value": COUNTS, "key": Acceptance({1: [3], 4: [3]}, {1: [2], 4: [3]})},
     Reliability.of([(0.15, False), (0.17, True), (0.93, True)]),
+    Walk(passes=4, tokens=10, decisions=7),
 )
 CURVE: list[dict[str, Any]] = []
 for step, losses in enumerate(([3.5], [2.5], [], [1.25, 1.0]), start=1):
