@@ -125,5 +125,5 @@ def output_place(recipe: GrammarRecipe | None) -> JsonPlace:
     if recipe is None or recipe.kind in ("regex", "lark"):
         return JsonPlace.text()
     return JsonPlace.start(
-        load_format(recipe.tool_format).trigger if recipe.kind == "tools" else ""
+        load_format(recipe.tool_format).json_trigger if recipe.kind == "tools" else ""
     )

@@ -80,6 +80,15 @@ class ToolFormat:
         """The literal text of a call behind its arguments."""
         return self.call.partition("$arguments")[2]
 
+    @property
+    def json_trigger(self) -> str:
+        """What announces JSON in an output; its first byte does not occur in it again."""
+        if '"$name"' in self.call:
+            return self.trigger  # all of the call is JSON
+        literal = _SLOT.split(self.call.partition("$arguments")[0])[-1]
+        suffixes = (literal[start:] for start in range(len(literal)))
+        return next(text for text in suffixes if text.encode().count(text.encode()[:1]) == 1)
+
     def _spelled(self, name: str, call: str) -> str:
         return json.dumps(name, ensure_ascii=False)[1:-1] if '"$name"' in call else name
 

@@ -208,7 +208,7 @@ def _stopped_by_signals() -> Iterator[Callable[[], bool]]:
 
 def _labels(turns: Sequence[Turn], tokenizer: Tokenizer) -> dict[str, TurnLabels]:
     """Data set and regions of the held-out turns."""
-    trigger = find_format(tokenizer).trigger
+    trigger = find_format(tokenizer).json_trigger
     return {
         turn.id: TurnLabels(
             turn.source.split("/")[0],

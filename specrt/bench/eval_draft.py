@@ -210,6 +210,6 @@ class _Bench:
             output.token_ids,
             engine.worker.eos_token_ids,
             engine.tokenizer.token_bytes,
-            self._generator.tool_format.trigger,
+            self._generator.tool_format.json_trigger,
         )
         return Drafted(case.source, kinds, self._passes), output

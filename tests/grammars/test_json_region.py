@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specrt.grammars.formats import format_names, load_format, variants_of
 from specrt.grammars.json_region import JsonPlace
 
 LETTERS = {"key": "k", "punctuation": "p", "value": "v", "free text": "t"}
@@ -41,6 +42,21 @@ def test_calls_in_text() -> None:
     assert letters[: begin + 1] == "t" * (begin + 1)
     assert letters[begin + 1 : end] == "kkkkkkpvvvvp"
     assert letters[end:] == "t" * (len(text) - end), "a bracket in text opens nothing"
+
+
+@pytest.mark.parametrize("name", [v.name for n in format_names() for v in variants_of(n)])
+def test_arguments_of_calls_in_every_format(name: str) -> None:
+    tool_format = load_format(name)
+    arguments = '{"a": 1, "b": [true, "x"]}'
+    turn = tool_format.turn_text("" if tool_format.text_separator is None else "Hm {x}.", [
+        ("get.it", arguments), ("f", arguments)
+    ])  # fmt: skip
+    letters = marked(turn, tool_format.json_trigger)
+    begin = turn.encode().index(arguments.encode()) + 1
+    assert letters[begin : begin + 25] == "kkkpvvpkkkkpvvvvvvpvvvvpp"
+    if tool_format.is_parallel:
+        begin = turn.encode().rindex(arguments.encode()) + 1
+        assert letters[begin : begin + 25] == "kkkpvvpkkkkpvvvvvvpvvvvpp"
 
 
 VALUES = st.recursive(
