@@ -78,7 +78,7 @@ client-check: $(CLIENT_STAMP) model
 	$(BIN)/python tests/client_check/check.py '$(CACHE)/client-check' $(ARGS)
 
 bench: $(DEV_STAMP) model
-	$(BIN)/python -m pytest -o addopts='-q -p no:cacheprovider --import-mode=importlib' \
+	$(BIN)/python -m pytest -o addopts='-q -p no:cacheprovider -p no:asyncio --import-mode=importlib' \
 	  --benchmark-only $(ARGS)
 
 size:
